@@ -1,0 +1,83 @@
+//! Releases: immutable, named by commit and content, chained by parent.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{ContentId, ReleaseId, ScenarioName, TenantId};
+
+/// What a release changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Surface {
+    /// Model weights (a LoRA adapter).
+    Weights,
+    /// The agent's prompts, rules, skills and tools.
+    Harness,
+    /// The routing policy.
+    Router,
+}
+
+/// Why a release exists.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum ReleaseOrigin {
+    /// The start of a scenario: the named base without any update.
+    Base,
+    /// A training step.
+    Step {
+        /// Its number.
+        step: u32,
+    },
+    /// A return to the content of an earlier release.
+    Rollback {
+        /// That release.
+        to: ReleaseId,
+    },
+    /// A candidate that a person promoted.
+    Promotion {
+        /// The step that made it.
+        step: u32,
+    },
+}
+
+/// What is written beside the files of a release; hashed into its identity.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ReleaseManifest {
+    /// Owner.
+    pub tenant: TenantId,
+    /// Scenario.
+    pub scenario: ScenarioName,
+    /// Surface.
+    pub surface: Surface,
+    /// Position in the chain, from 0.
+    pub sequence: u32,
+    /// Previous release.
+    pub parent: Option<ReleaseId>,
+    /// Why it exists.
+    pub origin: ReleaseOrigin,
+    /// SHA-256 of the base model file.
+    pub base_model: String,
+    /// Digest and version of the recipe, if a recipe made it.
+    pub recipe: Option<String>,
+    /// Seed of the step.
+    pub seed: Option<u32>,
+    /// SHA-256 over the ordered record ids it was trained on.
+    pub records: Option<String>,
+    /// Numbers of the step and its evaluation.
+    pub metrics: BTreeMap<String, f64>,
+    /// Milliseconds since the Unix epoch.
+    pub created_at_ms: i64,
+}
+
+/// A release as it is listed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Release {
+    /// Commit.
+    pub release_id: ReleaseId,
+    /// Hash of the manifest of file hashes.
+    pub content_id: ContentId,
+    /// What is written in the commit.
+    #[serde(flatten)]
+    pub manifest: ReleaseManifest,
+}

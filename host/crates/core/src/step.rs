@@ -1,0 +1,89 @@
+//! Steps: one turn of the learner, and what each sandboxed call of it cost.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{RecordId, ReleaseId};
+
+/// How a step ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum StepOutcome {
+    /// The batch is reserved; the step has not ended. A restart re-forms it.
+    Running,
+    /// The candidate was released.
+    Released {
+        /// The release.
+        release: ReleaseId,
+        /// Why.
+        reason: String,
+    },
+    /// The candidate was refused by the recipe or by the gate; serving is untouched.
+    Rejected {
+        /// Why.
+        reason: String,
+    },
+    /// The candidate waits for a person.
+    Held {
+        /// Why.
+        reason: String,
+    },
+    /// The recipe consumed the batch without a candidate.
+    Skipped {
+        /// Why.
+        reason: String,
+    },
+    /// A fault. The batch goes back to the pool.
+    Failed {
+        /// What happened.
+        reason: String,
+    },
+}
+
+/// What one call into a sandboxed recipe used.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct CallReport {
+    /// Exported function.
+    pub function: String,
+    /// Fuel consumed.
+    pub fuel: u64,
+    /// Wall time without host calls, microseconds.
+    pub guest_us: u64,
+    /// Wall time in host calls, microseconds.
+    pub host_us: u64,
+    /// Peak of linear memory over all memories, bytes.
+    pub memory_peak_bytes: u64,
+    /// Host calls per capability.
+    pub host_calls: BTreeMap<String, u32>,
+    /// Bytes of log lines dropped over the budget.
+    pub log_dropped_bytes: u64,
+    /// The fault, if the call failed.
+    pub fault: Option<String>,
+}
+
+/// One turn of the learner.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Step {
+    /// Number within the scenario, from 1.
+    pub step: u32,
+    /// Head when the batch was formed.
+    pub parent: ReleaseId,
+    /// Reports that make the batch, in order.
+    pub batch: Vec<RecordId>,
+    /// `name@version#sha256:…` of the recipe.
+    pub recipe: String,
+    /// Seed.
+    pub seed: u32,
+    /// When it began, milliseconds since the Unix epoch.
+    pub now_ms: i64,
+    /// Numbers from the recipe, the trainer and the evaluation.
+    pub metrics: BTreeMap<String, f64>,
+    /// Sandboxed calls, in order.
+    pub calls: Vec<CallReport>,
+    /// W3C `traceparent` of the step's span.
+    pub traceparent: Option<String>,
+    /// How it ended.
+    #[serde(flatten)]
+    pub outcome: StepOutcome,
+}
