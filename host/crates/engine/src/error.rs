@@ -1,0 +1,61 @@
+//! The one error of this crate, split by what a caller can do about it.
+
+use std::path::PathBuf;
+
+/// Why the engine refuses or fails.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// A file of the model cannot be read.
+    #[error("model file {path}: {source}; check the path given with --model and its permissions")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// A file of the model is damaged, or not what its name says.
+    #[error("model file {path} is damaged: {problem}; download it again")]
+    Corrupt {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and where.
+        problem: String,
+    },
+    /// The model is intact and this engine has no code for it.
+    #[error("model {path} is not supported: {problem}")]
+    Unsupported {
+        /// The file or folder.
+        path: PathBuf,
+        /// What is not supported, and what is.
+        problem: String,
+    },
+    /// The request itself is wrong.
+    #[error("{0}")]
+    Invalid(String),
+    /// Adapter or trainer files that do not fit this model.
+    #[error("adapter: {0}")]
+    Adapter(String),
+    /// The prompt leaves no room for an answer.
+    #[error("the prompt has {prompt} tokens and the context holds {max}, the answer included; shorten the prompt")]
+    ContextExceeded {
+        /// Tokens of the prompt.
+        prompt: usize,
+        /// Tokens of the context.
+        max: usize,
+    },
+    /// The queue is full.
+    #[error("{queued} requests are waiting and the queue holds no more; try again in a moment")]
+    Overloaded {
+        /// Requests that wait.
+        queued: usize,
+    },
+    /// The caller ended a long operation.
+    #[error("cancelled")]
+    Cancelled,
+    /// A thread of the engine has ended.
+    #[error("the engine has stopped; restart the server")]
+    Stopped,
+    /// libtorch refused an operation.
+    #[error("a tensor operation failed: {0}")]
+    Tensor(#[from] tch::TchError),
+}

@@ -1,0 +1,207 @@
+//! Adapter files in the format of `peft`: adapter_config.json and adapter_model.safetensors.
+//! The trainer writes them into a candidate, the engine reads them from a release. What is read is bounded,
+//! finite and of exactly the model's shapes, or it is refused.
+
+use std::collections::HashMap;
+
+use safetensors::{Dtype, SafeTensors, tensor::TensorView};
+use serde::{Deserialize, Serialize};
+use tch::Tensor;
+
+use crate::adapter::{Lora, Pair, RANK_MAX};
+use crate::error::EngineError;
+use crate::model::ModelConfig;
+use crate::quant::Quant;
+
+/// File with the hyperparameters.
+pub const CONFIG_FILE: &str = "adapter_config.json";
+/// File with the matrices.
+pub const WEIGHTS_FILE: &str = "adapter_model.safetensors";
+
+/// Modules of one block, in the order of `LayerLora::pairs`.
+const MODULES: [&str; 7] =
+    ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"];
+/// Bytes of a configuration.
+const CONFIG_BYTES_MAX: usize = 65_536;
+
+/// The fields of adapter_config.json that matter here; others are ignored.
+#[derive(Debug, Serialize, Deserialize)]
+struct PeftConfig {
+    #[serde(default)]
+    base_model_name_or_path: Option<String>,
+    #[serde(default)]
+    bias: Option<String>,
+    lora_alpha: f64,
+    peft_type: String,
+    r: i64,
+    #[serde(default)]
+    target_modules: Vec<String>,
+    #[serde(default)]
+    task_type: Option<String>,
+    #[serde(default)]
+    use_dora: bool,
+    #[serde(default)]
+    use_rslora: bool,
+}
+
+fn refused(problem: impl Into<String>) -> EngineError {
+    EngineError::Adapter(problem.into())
+}
+
+fn tensor_name(layer: usize, module: &str, factor: &str) -> String {
+    format!("base_model.model.model.layers.{layer}.{module}.lora_{factor}.weight")
+}
+
+impl Lora {
+    /// The adapter as files: name and bytes. Equal adapters give equal bytes.
+    pub fn to_files(&self) -> Result<Vec<(String, Vec<u8>)>, EngineError> {
+        let config = PeftConfig {
+            base_model_name_or_path: Some(self.base_model.clone()),
+            bias: Some("none".to_owned()),
+            lora_alpha: self.alpha,
+            peft_type: "LORA".to_owned(),
+            r: self.rank,
+            target_modules: MODULES.iter().filter_map(|module| module.rsplit('.').next()).map(str::to_owned).collect(),
+            task_type: Some("CAUSAL_LM".to_owned()),
+            use_dora: false,
+            use_rslora: false,
+        };
+        let config = serde_json::to_vec_pretty(&config).map_err(|e| refused(e.to_string()))?;
+        let mut matrices = Vec::new();
+        for (index, layer) in self.layers.iter().enumerate() {
+            for (module, pair) in MODULES.iter().zip(layer.pairs()) {
+                for (factor, tensor) in [("A", &pair.a), ("B", &pair.b)] {
+                    let (rows, columns) = tensor.size2()?;
+                    let mut bytes = vec![0u8; tensor.numel() * size_of::<f32>()];
+                    tensor.f_detach()?.f_contiguous()?.f_copy_data_u8(&mut bytes, tensor.numel())?;
+                    matrices.push((tensor_name(index, module, factor), [rows, columns].map(|size| size.unsigned_abs() as usize), bytes));
+                }
+            }
+        }
+        let mut views = Vec::with_capacity(matrices.len());
+        for (name, shape, bytes) in &matrices {
+            views.push((name, TensorView::new(Dtype::F32, shape.to_vec(), bytes).map_err(|e| refused(e.to_string()))?));
+        }
+        let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
+        let weights = safetensors::serialize(views, Some(metadata)).map_err(|e| refused(e.to_string()))?;
+        Ok(vec![(CONFIG_FILE.to_owned(), config), (WEIGHTS_FILE.to_owned(), weights)])
+    }
+
+    /// Reads an adapter for this model; files with other names are ignored.
+    pub fn from_files(model: &ModelConfig, files: &[(String, Vec<u8>)]) -> Result<Self, EngineError> {
+        let file = |name: &str| {
+            let found = files.iter().find(|(known, _)| known == name);
+            found.map(|(_, bytes)| bytes.as_slice()).ok_or_else(|| refused(format!("file {name} is missing")))
+        };
+        let config = read_config(file(CONFIG_FILE)?)?;
+        let weights = SafeTensors::deserialize(file(WEIGHTS_FILE)?).map_err(|e| refused(format!("{WEIGHTS_FILE}: {e}")))?;
+        let expected = model.layers * MODULES.len() * 2;
+        if weights.len() != expected {
+            return Err(refused(format!("{WEIGHTS_FILE} holds {} tensors, this model needs {expected}: all seven linear layers of {} blocks", weights.len(), model.layers)));
+        }
+        Self::build(config.r, config.lora_alpha, model, |layer, pair, [input, output]| {
+            let module = MODULES.get(pair).copied().unwrap_or_default();
+            Ok(Pair {
+                a: read_matrix(&weights, &tensor_name(layer, module, "A"), [config.r, input])?,
+                b: read_matrix(&weights, &tensor_name(layer, module, "B"), [output, config.r])?,
+            })
+        })
+    }
+}
+
+fn read_config(bytes: &[u8]) -> Result<PeftConfig, EngineError> {
+    if bytes.len() > CONFIG_BYTES_MAX {
+        return Err(refused(format!("{CONFIG_FILE} has {} bytes; at most {CONFIG_BYTES_MAX}", bytes.len())));
+    }
+    let config: PeftConfig = serde_json::from_slice(bytes).map_err(|e| refused(format!("{CONFIG_FILE}: {e}")))?;
+    if config.peft_type != "LORA" || config.use_dora || config.use_rslora || config.bias.as_deref().is_some_and(|bias| bias != "none") {
+        return Err(refused(format!("{CONFIG_FILE}: plain LoRA without biases is supported")));
+    }
+    if !(1..=RANK_MAX).contains(&config.r) || !config.lora_alpha.is_finite() {
+        return Err(refused(format!("{CONFIG_FILE}: rank {} and alpha {} are out of range", config.r, config.lora_alpha)));
+    }
+    Ok(config)
+}
+
+fn read_matrix(weights: &SafeTensors<'_>, name: &str, shape: [i64; 2]) -> Result<Tensor, EngineError> {
+    let view = weights.tensor(name).map_err(|_| refused(format!("tensor {name} is missing")))?;
+    let found: Vec<i64> = view.shape().iter().map(|size| *size as i64).collect();
+    if found != shape {
+        return Err(refused(format!("tensor {name} has shape {found:?}, this model needs {shape:?}")));
+    }
+    let quant = match view.dtype() {
+        Dtype::F32 => Quant::F32,
+        Dtype::F16 => Quant::F16,
+        Dtype::BF16 => Quant::Bf16,
+        other => return Err(refused(format!("tensor {name} is stored as {other:?}; F32, F16 and BF16 are read"))),
+    };
+    let values = quant.decode(view.data()).unwrap_or_default();
+    if values.iter().any(|value| !value.is_finite()) {
+        return Err(refused(format!("tensor {name} holds a value that is not finite")));
+    }
+    Ok(Tensor::f_from_slice(&values)?.f_view(shape)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::adapter::LoraConfig;
+
+    fn model() -> ModelConfig {
+        ModelConfig {
+            name: "tiny".to_owned(),
+            vocabulary: 32,
+            hidden_size: 8,
+            layers: 2,
+            heads: 2,
+            heads_kv: 1,
+            head_width: 4,
+            ffn_width: 16,
+            context_length: 32,
+            rope_base: 10_000.0,
+            norm_eps: 1e-5,
+            tied: true,
+        }
+    }
+
+    fn files() -> Vec<(String, Vec<u8>)> {
+        let lora = Lora::init(&model(), &LoraConfig { rank: 2, alpha: 4.0, seed: 7 }).expect("init");
+        lora.to_files().expect("files")
+    }
+
+    #[test]
+    fn files_round_trip_bit_for_bit() {
+        let again = Lora::from_files(&model(), &files()).expect("read").to_files().expect("files");
+        assert_eq!(again, files());
+    }
+
+    #[test]
+    fn another_model_is_refused_by_shape() {
+        let other = ModelConfig { ffn_width: 12, ..model() };
+        let problem = Lora::from_files(&other, &files()).expect_err("shape").to_string();
+        assert!(problem.contains("gate_proj") && problem.contains("shape"), "{problem}");
+        let other = ModelConfig { layers: 3, ..model() };
+        assert!(Lora::from_files(&other, &files()).is_err());
+    }
+
+    #[test]
+    fn damaged_files_are_refused() {
+        for (index, (name, bytes)) in files().into_iter().enumerate() {
+            for length in [0, 1, bytes.len() / 2, bytes.len() - 1] {
+                let mut damaged = files();
+                damaged[index].1.truncate(length);
+                assert!(Lora::from_files(&model(), &damaged).is_err(), "{name} cut to {length}");
+            }
+            assert!(Lora::from_files(&model(), &files()[index..=index]).is_err());
+        }
+    }
+
+    #[test]
+    fn values_that_are_not_finite_are_refused() {
+        let mut damaged = files();
+        let weights = &mut damaged[1].1;
+        let end = weights.len();
+        weights[end - 4..].copy_from_slice(&f32::NAN.to_le_bytes());
+        assert!(Lora::from_files(&model(), &damaged).expect_err("NaN").to_string().contains("finite"));
+    }
+}

@@ -1,0 +1,220 @@
+//! The thread that serves: it admits requests, runs one forward for all of them, and sends their tokens.
+//! Handles submit jobs through a bounded queue; each job has its own channel, wide enough for its whole answer,
+//! so that a slow reader delays nobody. A request that fails, panics or is cancelled leaves alone. Weights are
+//! those a request came with, to its end.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{self, SyncSender, TrySendError};
+
+use reef_core::Sampling;
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+
+use crate::adapter::Adapter;
+use crate::batch::Batch;
+use crate::engine::{EngineConfig, ModelInfo, ServingLoad};
+use crate::error::EngineError;
+use crate::model::Model;
+use crate::sampler::TOP_MAX;
+use crate::tokenizer::Tokenizer;
+
+/// Stop strings of a request, and bytes of one.
+const STOPS_MAX: usize = 16;
+const STOP_BYTES_MAX: usize = 1024;
+/// Highest temperature; above it the distribution is flat for every purpose.
+const TEMPERATURE_MAX: f32 = 100.0;
+
+/// Which weights answer.
+#[derive(Debug, Clone)]
+pub enum Weights {
+    /// The base model.
+    Base,
+    /// The base model with an adapter.
+    Adapter(Arc<Adapter>),
+}
+
+impl Weights {
+    /// The adapter, if there is one.
+    pub(crate) fn adapter(&self) -> Option<&Arc<Adapter>> {
+        match self {
+            Self::Base => None,
+            Self::Adapter(adapter) => Some(adapter),
+        }
+    }
+
+    /// The same weights, not merely equal ones.
+    pub(crate) fn same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Base, Self::Base) => true,
+            (Self::Adapter(a), Self::Adapter(b)) => Arc::ptr_eq(a, b),
+            _ => false,
+        }
+    }
+}
+
+/// One answer that is wanted.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// Rendered prompt; at least one token.
+    pub prompt: Vec<u32>,
+    /// Weights, kept to the end of the request.
+    pub weights: Weights,
+    /// How tokens are drawn.
+    pub sampling: Sampling,
+    /// Tokens of the answer; the context may end it earlier.
+    pub tokens_max: u32,
+    /// Strings that end the answer and do not appear in it; at most 16 of 1,024 bytes.
+    pub stop: Vec<String>,
+    /// Alternatives per token, 0 to 20.
+    pub top_logprobs: u32,
+}
+
+/// What a request's channel carries: tokens, then one `Done` or `Failed`.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    /// A sampled token.
+    Token(Token),
+    /// The end.
+    Done(Finish),
+    /// The request failed; a sentence.
+    Failed(String),
+}
+
+/// A sampled token.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Token {
+    /// Id.
+    pub id: u32,
+    /// Natural-log probability at the sampling temperature, over the whole vocabulary.
+    pub logprob: f32,
+    /// Most probable tokens with their log-probs, best first.
+    pub top: Vec<(u32, f32)>,
+    /// Text that became certain with this token; the end token has none. All texts and that of `Finish`,
+    /// concatenated, are the answer.
+    pub text: String,
+}
+
+/// How an answer ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finish {
+    /// Why.
+    pub reason: FinishReason,
+    /// Text that was held back until now.
+    pub text: String,
+}
+
+/// Why an answer ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FinishReason {
+    /// The model ended it, or a stop string did.
+    Stop {
+        /// That string.
+        matched: Option<String>,
+    },
+    /// `tokens_max` or the context.
+    Length,
+    /// The receiver was dropped.
+    Cancelled,
+}
+
+/// A request on its way to the thread.
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub request: Request,
+    pub events: Sender<Event>,
+    /// The caller's span, under which the phases are logged.
+    pub parent: tracing::Span,
+    /// Open while the job waits.
+    pub waiting: tracing::Span,
+}
+
+impl Job {
+    /// Checks `request` against the model.
+    pub fn new(mut request: Request, info: &ModelInfo) -> Result<(Self, Receiver<Event>), EngineError> {
+        check(&request, info)?;
+        let room = info.context_length - request.prompt.len();
+        request.tokens_max = request.tokens_max.min(u32::try_from(room).unwrap_or(u32::MAX));
+        // Every token and the end fit: sending never waits.
+        let (events, receiver) = channel(request.tokens_max as usize + 1);
+        let parent = tracing::Span::current();
+        let waiting = tracing::debug_span!(parent: &parent, "engine.queue");
+        Ok((Self { request, events, parent, waiting }, receiver))
+    }
+}
+
+fn check(request: &Request, info: &ModelInfo) -> Result<(), EngineError> {
+    let invalid = |message: String| Err(EngineError::Invalid(message));
+    if request.prompt.len() >= info.context_length {
+        return Err(EngineError::ContextExceeded { prompt: request.prompt.len(), max: info.context_length });
+    }
+    if request.prompt.is_empty() {
+        return invalid("the prompt is empty".to_owned());
+    }
+    if let Some(id) = request.prompt.iter().find(|id| **id as usize >= info.vocabulary) {
+        return invalid(format!("prompt token {id} is outside the vocabulary of {}", info.vocabulary));
+    }
+    let Sampling { temperature, top_p, .. } = request.sampling;
+    if !(0.0..=TEMPERATURE_MAX).contains(&temperature) {
+        return invalid(format!("temperature {temperature} must be in 0..={TEMPERATURE_MAX}"));
+    }
+    if !(top_p > 0.0 && top_p <= 1.0) {
+        return invalid(format!("top_p {top_p} must be above 0 and at most 1"));
+    }
+    if request.tokens_max == 0 || request.top_logprobs > TOP_MAX {
+        return invalid(format!("at least 1 token and at most {TOP_MAX} alternatives can be asked for"));
+    }
+    if request.stop.len() > STOPS_MAX || request.stop.iter().any(|stop| stop.len() > STOP_BYTES_MAX) {
+        return invalid(format!("stop: at most {STOPS_MAX} strings of {STOP_BYTES_MAX} bytes"));
+    }
+    Ok(())
+}
+
+/// Queues a job, or says that the queue is full.
+pub(crate) fn submit(queue: &SyncSender<Job>, job: Job, load: &ServingLoad) -> Result<(), EngineError> {
+    let queued = load.queued.fetch_add(1, Ordering::Relaxed);
+    queue.try_send(job).map_err(|error| {
+        load.queued.fetch_sub(1, Ordering::Relaxed);
+        match error {
+            TrySendError::Full(_) => EngineError::Overloaded { queued },
+            TrySendError::Disconnected(_) => EngineError::Stopped,
+        }
+    })
+}
+
+/// Starts the thread. It ends when the queue's last sender is gone and the running requests are done.
+pub(crate) fn start(config: &EngineConfig, model: &Arc<Model>, tokenizer: &Arc<Tokenizer>, load: &Arc<ServingLoad>) -> Result<SyncSender<Job>, EngineError> {
+    let (sender, receiver) = mpsc::sync_channel(config.queue_max.max(1));
+    let batch = Batch::new(Arc::clone(model), Arc::clone(tokenizer), Arc::clone(load))?;
+    let (threads, rows_max) = (i32::try_from(config.threads).unwrap_or(1), config.batch_max);
+    let thread = std::thread::Builder::new().name("reef-engine".to_owned());
+    let served = thread.spawn(move || {
+        tch::set_num_threads(threads);
+        let _guard = tch::no_grad_guard();
+        serve(batch, &receiver, rows_max);
+    });
+    served.map_err(|source| EngineError::Io { path: config.model.clone(), source })?;
+    Ok(sender)
+}
+
+fn serve(mut batch: Batch, queue: &mpsc::Receiver<Job>, rows_max: usize) {
+    loop {
+        if batch.is_empty() {
+            match queue.recv() {
+                Ok(job) => batch.admit(job),
+                Err(_) => return,
+            }
+        }
+        // Only what gets a row leaves the queue: its bound stays the bound of waiting requests.
+        while batch.rows() < rows_max {
+            match queue.try_recv() {
+                Ok(job) => batch.admit(job),
+                Err(_) => break,
+            }
+        }
+        // State after a panic is rebuilt from scratch, so nothing half-done is seen again.
+        if catch_unwind(AssertUnwindSafe(|| batch.step())).is_err() {
+            batch.fail_all("the engine met an internal error; the request was ended");
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! The samples of one trainer call, checked once and put in an order of their own.
+//! Columns come and go in the caller's order and are worked on in row order, which depends only on the
+//! samples themselves, so that a result never depends on how a caller listed them.
+//! Rows are cut into micro-batches of equal padded size; nothing here runs a model.
+//!
+//! Legend: `b` rows, `t` padded positions, `n` response tokens of a micro-batch, observations included.
+
+use std::ops::Range;
+
+use reef_core::Sample;
+use tch::{Kind, Tensor};
+
+use crate::error::EngineError;
+
+/// Padded tokens of one forward and backward pass: enough to fill the matrix kernels of a few cores, and
+/// activations of about a gigabyte for a model of 135 million parameters. One longer sample passes alone.
+const MICRO_BATCH_TOKENS_MAX: usize = 512;
+
+/// What the model can read.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Bounds {
+    /// Token ids are below this.
+    pub vocabulary: usize,
+    /// Tokens of one sample.
+    pub context: usize,
+}
+
+/// One sample and where its response tokens lie in the caller's concatenated columns.
+#[derive(Debug)]
+pub(super) struct Row<'a> {
+    pub sample: &'a Sample,
+    column: Range<usize>,
+}
+
+/// Checked samples in row order.
+#[derive(Debug)]
+pub(super) struct Batch<'a> {
+    pub rows: Vec<Row<'a>>,
+    /// Response tokens of all rows.
+    pub response_tokens: usize,
+}
+
+impl<'a> Batch<'a> {
+    /// Checks every sample; the error names the item and the column.
+    pub fn new(items: &[&'a Sample], bounds: Bounds) -> Result<Self, EngineError> {
+        if items.is_empty() {
+            return Err(EngineError::Invalid("items: the list is empty".to_owned()));
+        }
+        let mut rows = Vec::with_capacity(items.len());
+        let mut response_tokens = 0;
+        for (index, &sample) in items.iter().enumerate() {
+            check(sample, bounds).map_err(|problem| EngineError::Invalid(format!("items[{index}]: {problem}")))?;
+            let end = response_tokens + sample.trajectory.mask.len();
+            rows.push(Row { sample, column: response_tokens..end });
+            response_tokens = end;
+        }
+        // Equal lengths side by side need no padding; the rest of the key makes the order total.
+        rows.sort_by_key(|row| (row.sample.trajectory.tokens.len(), row.sample.sequence, row.sample.report.as_str()));
+        Ok(Self { rows, response_tokens })
+    }
+
+    /// Contiguous runs of rows within the token budget, in row order; the first is the remainder, so never
+    /// larger than the others.
+    pub fn micro_batches(&self) -> Vec<&[Row<'a>]> {
+        let mut rest = self.rows.as_slice();
+        let mut runs = Vec::new();
+        while let Some(longest) = rest.last() {
+            let fit = (MICRO_BATCH_TOKENS_MAX / longest.sample.trajectory.tokens.len()).clamp(1, rest.len());
+            let (before, run) = rest.split_at(rest.len() - fit);
+            runs.push(run);
+            rest = before;
+        }
+        runs.reverse();
+        runs
+    }
+
+    /// A column of the caller in row order.
+    pub fn to_rows(&self, column: &[f32], name: &str) -> Result<Vec<f32>, EngineError> {
+        let invalid = |problem: String| Err(EngineError::Invalid(format!("{name}: {problem}")));
+        if column.len() != self.response_tokens {
+            return invalid(format!("{} numbers for {} response tokens", column.len(), self.response_tokens));
+        }
+        if let Some(index) = column.iter().position(|x| !x.is_finite()) {
+            return invalid(format!("number {index} is not finite"));
+        }
+        Ok(self.rows.iter().flat_map(|row| column.get(row.column.clone()).unwrap_or_default()).copied().collect())
+    }
+
+    /// A column in row order in the caller's order.
+    pub fn to_items(&self, column: &[f32]) -> Vec<f32> {
+        let mut items = vec![0.0; self.response_tokens];
+        let mut rest = column;
+        for row in &self.rows {
+            let (part, after) = rest.split_at(row.column.len().min(rest.len()));
+            if let Some(place) = items.get_mut(row.column.clone()).filter(|place| place.len() == part.len()) {
+                place.copy_from_slice(part);
+            }
+            rest = after;
+        }
+        items
+    }
+
+    /// Masks in row order.
+    pub fn masks(&self) -> Vec<&'a [u8]> {
+        self.rows.iter().map(|row| row.sample.trajectory.mask.as_slice()).collect()
+    }
+}
+
+fn check(sample: &Sample, bounds: Bounds) -> Result<(), String> {
+    let trajectory = &sample.trajectory;
+    let (length, response) = (trajectory.tokens.len(), trajectory.mask.len());
+    if response == 0 || trajectory.prompt_length == 0 {
+        return Err("it has no response tokens or no prompt".to_owned());
+    }
+    if trajectory.logprobs.len() != response || trajectory.prompt_length + response != length {
+        return Err(format!(
+            "{length} tokens, a prompt of {}, {response} masks and {} log-probs do not fit together",
+            trajectory.prompt_length,
+            trajectory.logprobs.len()
+        ));
+    }
+    if length > bounds.context {
+        return Err(format!("its {length} tokens exceed the context of {}", bounds.context));
+    }
+    if let Some(token) = trajectory.tokens.iter().find(|&&token| token as usize >= bounds.vocabulary) {
+        return Err(format!("token {token} is outside the vocabulary of {}", bounds.vocabulary));
+    }
+    if trajectory.mask.iter().any(|&mask| mask > 1) || trajectory.logprobs.iter().any(|logprob| !logprob.is_finite()) {
+        return Err("a mask is neither 0 nor 1 or a log-prob is not finite".to_owned());
+    }
+    if !(sample.temperature.is_finite() && sample.temperature > 0.0) {
+        return Err(format!("temperature {} is not above 0", sample.temperature));
+    }
+    Ok(())
+}
+
+/// The tensors of a micro-batch.
+#[derive(Debug)]
+pub(super) struct Columns {
+    /// Token ids, right-padded, int64 [b, t].
+    pub tokens_bt: Tensor,
+    /// Index into the flattened [b·t] positions whose hidden state predicts each response token, int64 [n].
+    pub positions_n: Tensor,
+    /// The response tokens, int64 [n].
+    pub targets_n: Tensor,
+    /// Sampling temperature of each response token, f32 [n].
+    pub temperature_n: Tensor,
+    /// True on action tokens, bool [n].
+    pub mask_n: Tensor,
+    /// Recorded log-probs, f32 [n].
+    pub logp_old_n: Tensor,
+}
+
+impl Columns {
+    pub fn new(rows: &[Row<'_>]) -> Result<Self, EngineError> {
+        let width = rows.iter().map(|row| row.sample.trajectory.tokens.len()).max().unwrap_or(0);
+        let mut tokens: Vec<i64> = Vec::with_capacity(rows.len() * width);
+        let (mut positions, mut targets) = (Vec::new(), Vec::new());
+        let (mut temperature, mut mask, mut logp_old) = (Vec::new(), Vec::new(), Vec::new());
+        for (index, row) in rows.iter().enumerate() {
+            let trajectory = &row.sample.trajectory;
+            let (length, response) = (trajectory.tokens.len(), trajectory.mask.len());
+            let first = index * width + trajectory.prompt_length - 1;
+            tokens.extend(trajectory.tokens.iter().map(|&token| i64::from(token)));
+            tokens.extend(std::iter::repeat_n(0, width - length));
+            positions.extend((first..first + response).map(|position| position as i64));
+            targets.extend(trajectory.tokens.iter().skip(trajectory.prompt_length).map(|&token| i64::from(token)));
+            temperature.extend(std::iter::repeat_n(row.sample.temperature, response));
+            mask.extend_from_slice(&trajectory.mask);
+            logp_old.extend_from_slice(&trajectory.logprobs);
+        }
+        Ok(Self {
+            tokens_bt: Tensor::f_from_slice(&tokens)?.f_view([rows.len() as i64, width as i64])?,
+            positions_n: Tensor::f_from_slice(&positions)?,
+            targets_n: Tensor::f_from_slice(&targets)?,
+            temperature_n: Tensor::f_from_slice(&temperature)?,
+            mask_n: Tensor::f_from_slice(&mask)?.f_to_kind(Kind::Bool)?,
+            logp_old_n: Tensor::f_from_slice(&logp_old)?,
+        })
+    }
+
+    /// Response tokens.
+    pub fn len(&self) -> usize {
+        self.positions_n.numel()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixture::sample;
+    use super::*;
+
+    const BOUNDS: Bounds = Bounds { vocabulary: 100, context: 1_000 };
+
+    #[test]
+    fn columns_survive_the_way_to_rows_and_back() {
+        let items = [sample(1, &[1, 2, 3, 4, 5], 2), sample(2, &[1, 2], 1), sample(3, &[9, 9, 9], 1)];
+        let items: Vec<&Sample> = items.iter().collect();
+        let batch = Batch::new(&items, BOUNDS).expect("valid");
+        let column = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0];
+        let rows = batch.to_rows(&column, "column").expect("fits");
+        assert_eq!(rows, [3.0, 4.0, 5.0, 0.0, 1.0, 2.0]);
+        assert_eq!(batch.to_items(&rows), column);
+        assert!(batch.to_rows(&column[1..], "column").is_err());
+        assert!(batch.to_rows(&[f32::NAN; 6], "column").is_err());
+    }
+
+    #[test]
+    fn micro_batches_cover_every_row_once_within_the_budget() {
+        let items: Vec<Sample> = (0..40).map(|n| sample(n, &vec![1; 20 + n as usize], 3)).chain([sample(99, &[1; 900], 3)]).collect();
+        let items: Vec<&Sample> = items.iter().collect();
+        let batch = Batch::new(&items, BOUNDS).expect("valid");
+        let runs = batch.micro_batches();
+        let sizes: Vec<usize> = runs.iter().map(|run| run.len() * run.last().expect("not empty").sample.trajectory.tokens.len()).collect();
+        assert_eq!(runs.iter().map(|run| run.len()).sum::<usize>(), 41);
+        assert!(sizes.iter().filter(|&&size| size > MICRO_BATCH_TOKENS_MAX).count() == 1, "{sizes:?}");
+        assert!(sizes.first() <= sizes.get(1), "{sizes:?}");
+    }
+
+    #[test]
+    fn positions_point_at_the_state_before_each_response_token() {
+        let items = [sample(1, &[1, 2, 3], 2), sample(2, &[4, 5, 6, 7], 1)];
+        let items: Vec<&Sample> = items.iter().collect();
+        let batch = Batch::new(&items, BOUNDS).expect("valid");
+        let columns = Columns::new(&batch.rows).expect("columns");
+        let read = |tensor: &Tensor| Vec::<i64>::try_from(tensor).expect("i64");
+        assert_eq!(read(&columns.tokens_bt.flatten(0, 1)), [1, 2, 3, 0, 4, 5, 6, 7]);
+        assert_eq!(read(&columns.positions_n), [1, 4, 5, 6]);
+        assert_eq!(read(&columns.targets_n), [3, 5, 6, 7]);
+    }
+
+    #[test]
+    fn wrong_samples_are_refused_with_their_index() {
+        let refusal = |change: fn(&mut Sample)| {
+            let good = sample(1, &[1, 2, 3], 1);
+            let mut bad = good.clone();
+            change(&mut bad);
+            Batch::new(&[&good, &bad], BOUNDS).expect_err("refused").to_string()
+        };
+        let cases: [fn(&mut Sample); 7] = [
+            |s| s.trajectory.tokens[2] = 100,
+            |s| s.trajectory.mask.clear(),
+            |s| s.trajectory.mask[0] = 2,
+            |s| s.trajectory.logprobs[0] = f32::NAN,
+            |s| s.trajectory.prompt_length = 0,
+            |s| s.temperature = 0.0,
+            |s| s.trajectory.tokens = vec![1; 1_001],
+        ];
+        for case in cases {
+            let message = refusal(case);
+            assert!(message.contains("items[1]"), "{message}");
+        }
+        assert!(Batch::new(&[], BOUNDS).is_err());
+    }
+}

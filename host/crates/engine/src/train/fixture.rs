@@ -1,0 +1,44 @@
+//! Samples, a tiny model and trainers for the tests of this module.
+
+use std::sync::Arc;
+
+use reef_core::{RecordId, ReleaseId, Sample, Trajectory};
+use serde_json::Map;
+
+use super::Trainer;
+use crate::adapter::LoraConfig;
+use crate::engine::ServingLoad;
+use crate::model::Model;
+
+/// A sample whose last `response` tokens were sampled at temperature 1 with log-prob −1, numbered `sequence`.
+pub(super) fn sample(sequence: i64, tokens: &[u32], response: usize) -> Sample {
+    let id = RecordId::parse(format!("report-{sequence}")).expect("id");
+    Sample {
+        report: id.clone(),
+        records: vec![id],
+        score: None,
+        metadata: Map::new(),
+        trajectory: Trajectory {
+            tokens: tokens.to_vec(),
+            prompt_length: tokens.len() - response,
+            mask: vec![1; response],
+            logprobs: vec![-1.0; response],
+        },
+        temperature: 1.0,
+        release: ReleaseId::parse("0".repeat(40)).expect("id"),
+        release_sequence: 0,
+        prompt_key: String::new(),
+        sequence,
+    }
+}
+
+/// A seeded model of two small blocks with a vocabulary of 50.
+pub(super) fn tiny_model() -> Arc<Model> {
+    Arc::new(Model::random(crate::model::ModelConfig { hidden_size: 16, layers: 2, vocabulary: 50, context_length: 256 }, 3))
+}
+
+/// A trainer over `model` that nobody serves from.
+pub(super) fn trainer_over(model: &Arc<Model>, files: Option<&[(String, Vec<u8>)]>) -> Trainer {
+    let fresh = LoraConfig { rank: 4, alpha: 8.0, seed: 1 };
+    Trainer::over(Arc::clone(model), (Arc::new(ServingLoad::default()), 2), &fresh, files).expect("trainer")
+}

@@ -1,0 +1,44 @@
+//! Durability: what must survive a power cut before anybody relies on it.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::ReleaseError;
+use crate::error::disk;
+
+/// Age of a temporary file from which it belongs to a process that died; writing one takes seconds.
+const LEFTOVER_AGE: Duration = Duration::from_secs(60 * 60);
+/// Start of the names of temporary files, ours and those of gix.
+pub const TEMPORARY_PREFIX: &str = ".tmp";
+
+/// Flushes a file or a folder to the disk.
+pub fn sync(path: &Path) -> Result<(), ReleaseError> {
+    File::open(path).and_then(|file| file.sync_all()).map_err(disk("flush", path))
+}
+
+/// Flushes the folders from that of `path` up to `root`, so that new names in them survive.
+pub fn sync_folders(path: &Path, root: &Path) -> Result<(), ReleaseError> {
+    path.ancestors().skip(1).take_while(|folder| folder.starts_with(root)).try_for_each(sync)
+}
+
+/// How long ago the file was modified; `None` when it is absent or from the future.
+pub fn age(path: &Path) -> Option<Duration> {
+    fs::metadata(path).and_then(|found| found.modified()).ok()?.elapsed().ok()
+}
+
+/// Removes the temporary files that a killed process left in `folder`.
+pub fn remove_leftovers(folder: &Path) -> Result<(), ReleaseError> {
+    for entry in fs::read_dir(folder).map_err(disk("list", folder))? {
+        let path = entry.map_err(disk("list", folder))?.path();
+        let temporary = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(TEMPORARY_PREFIX));
+        if temporary && path.is_file() && age(&path).is_some_and(|age| age > LEFTOVER_AGE) {
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(disk("remove", &path)(error)),
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,76 @@
+//! Git LFS in its standard layout: pointers in git, objects in `lfs/objects/aa/bb/<sha256>`.
+//! An object is complete or absent, and equal bytes are stored once.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use crate::ReleaseError;
+use crate::disk::{TEMPORARY_PREFIX, sync, sync_folders};
+use crate::error::disk;
+use crate::manifest::FileEntry;
+
+/// The text that stands in git for a file. An empty file stands for itself.
+pub fn pointer(file: &FileEntry) -> String {
+    if file.size == 0 {
+        return String::new();
+    }
+    format!("version https://git-lfs.github.com/spec/v1\noid sha256:{}\nsize {}\n", file.sha256, file.size)
+}
+
+/// Where the object of a SHA-256 lies under the repository.
+pub fn object_path(repository: &Path, sha256: &str) -> PathBuf {
+    let part = |from: usize| sha256.get(from..from + 2).unwrap_or_default();
+    repository.join("lfs/objects").join(part(0)).join(part(2)).join(sha256)
+}
+
+/// Stores an object durably; one that is there with other bytes is damaged and replaced.
+pub fn put(repository: &Path, sha256: &str, bytes: &[u8]) -> Result<(), ReleaseError> {
+    let path = object_path(repository, sha256);
+    if fs::read(&path).is_ok_and(|found| found == bytes) {
+        sync(&path)?;
+    } else {
+        write_whole(repository, &path, bytes)?;
+    }
+    sync_folders(&path, &repository.join("lfs"))
+}
+
+fn write_whole(repository: &Path, path: &Path, bytes: &[u8]) -> Result<(), ReleaseError> {
+    let folder = path.parent().unwrap_or(repository);
+    fs::create_dir_all(folder).map_err(disk("create", folder))?;
+    let temporary_folder = repository.join("lfs/tmp");
+    // Opened here and not by `tempfile`, whose files nobody but their owner may read.
+    let mut temporary = tempfile::Builder::new()
+        .prefix(TEMPORARY_PREFIX)
+        .make_in(&temporary_folder, |name| File::options().write(true).create_new(true).open(name))
+        .map_err(disk("create a file in", &temporary_folder))?;
+    temporary.write_all(bytes).and_then(|()| temporary.as_file().sync_all()).map_err(disk("write", path))?;
+    temporary.persist(path).map_err(|error| disk("write", path)(error.error))?;
+    Ok(())
+}
+
+/// Reads an object of the size that the pointer gives; `Err` says what is wrong with it. The caller checks the hash.
+pub fn get(repository: &Path, file: &FileEntry) -> Result<Vec<u8>, String> {
+    if file.size == 0 {
+        return Ok(Vec::new());
+    }
+    let path = object_path(repository, &file.sha256);
+    let unreadable = |error: std::io::Error| format!("cannot read {}: {error}", path.display());
+    let found = fs::metadata(&path).map_err(unreadable)?.len();
+    if found != file.size {
+        return Err(format!("size differs, the manifest says {} bytes and {} has {found}", file.size, path.display()));
+    }
+    fs::read(&path).map_err(unreadable)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pointer_is_the_text_of_the_specification() {
+        let file = FileEntry { path: "a".into(), sha256: "4d7a".into(), size: 12_345 };
+        assert_eq!(pointer(&file), "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n");
+        assert_eq!(pointer(&FileEntry { size: 0, ..file }), "");
+    }
+}

@@ -1,0 +1,134 @@
+//! Git objects: written durably, read within bounds and checked against their names.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use gix::ObjectId;
+use gix::bstr::BString;
+use gix::objs::tree::EntryKind;
+use gix::objs::{Kind, TreeRef};
+use gix::prelude::Write;
+
+use crate::ReleaseError;
+use crate::disk::{sync, sync_folders};
+use crate::error::{chain, git};
+
+/// Bytes of a tree or commit object.
+pub const NODE_BYTES_MAX: u64 = 16 << 20;
+/// Depth of folders; a path of 255 bytes has fewer.
+const FOLDERS_MAX: usize = 128;
+
+/// Why an object cannot be had.
+#[derive(Debug)]
+pub enum Damage {
+    /// It is absent.
+    Missing,
+    /// It is there and wrong; says how.
+    Broken(String),
+}
+
+/// Reads one object of at most `bytes_max` and checks that its bytes have its name.
+pub fn get(repo: &gix::Repository, id: ObjectId, kind: Kind, bytes_max: u64) -> Result<Vec<u8>, Damage> {
+    let unreadable = |error: gix::Error| Damage::Broken(format!("git object {id} cannot be read: {}", chain(&error)));
+    let header = repo.try_find_header(id).map_err(unreadable)?.ok_or(Damage::Missing)?;
+    if header.kind() != kind || header.size() > bytes_max {
+        return Err(Damage::Broken(format!(
+            "git object {id} is a {} of {} bytes, expected a {kind} of at most {bytes_max}",
+            header.kind(),
+            header.size()
+        )));
+    }
+    let found = repo.find_object(id).map_err(unreadable)?.detach().data;
+    match gix::objs::compute_hash(repo.object_hash(), kind, &found) {
+        Ok(hash) if hash == id => Ok(found),
+        _ => Err(Damage::Broken(format!("git object {id} has other bytes than its name says"))),
+    }
+}
+
+/// All files below a tree, by path.
+pub fn files(repo: &gix::Repository, tree: ObjectId) -> Result<BTreeMap<String, ObjectId>, Damage> {
+    let mut files = BTreeMap::new();
+    collect(repo, tree, "", &mut files)?;
+    Ok(files)
+}
+
+fn collect(repo: &gix::Repository, tree: ObjectId, folder: &str, files: &mut BTreeMap<String, ObjectId>) -> Result<(), Damage> {
+    if folder.matches('/').count() > FOLDERS_MAX {
+        return Err(Damage::Broken(format!("its folders are nested deeper than {FOLDERS_MAX}")));
+    }
+    let bytes = get(repo, tree, Kind::Tree, NODE_BYTES_MAX)?;
+    let decoded = TreeRef::from_bytes(&bytes, repo.object_hash()).map_err(|error| Damage::Broken(chain(&error)))?;
+    for entry in decoded.entries {
+        let path = format!("{folder}{}", entry.filename);
+        match entry.mode.kind() {
+            EntryKind::Tree => collect(repo, entry.oid.to_owned(), &format!("{path}/"), files)?,
+            EntryKind::Blob => {
+                files.insert(path, entry.oid.to_owned());
+            }
+            _ => return Err(Damage::Broken(format!("file {path} is neither a plain file nor a folder"))),
+        }
+    }
+    Ok(())
+}
+
+/// Writes objects; `finish` makes them durable.
+pub struct Writer<'r> {
+    repo: &'r gix::Repository,
+    written: BTreeSet<PathBuf>,
+}
+
+impl<'r> Writer<'r> {
+    /// Nothing written yet.
+    pub fn new(repo: &'r gix::Repository) -> Self {
+        Self { repo, written: BTreeSet::new() }
+    }
+
+    /// Writes an object unless it is there. A power cut can leave a name with other bytes, so they are compared.
+    pub fn put(&mut self, kind: Kind, bytes: &[u8]) -> Result<ObjectId, ReleaseError> {
+        let id = gix::objs::compute_hash(self.repo.object_hash(), kind, bytes).map_err(self.failed())?;
+        if !self.repo.find_object(id).is_ok_and(|found| found.kind == kind && found.data == bytes) {
+            self.repo.objects.write_buf_with_known_id(kind, bytes, id).map_err(self.failed())?;
+        }
+        let hex = id.to_string();
+        let (folder, name) = hex.split_at(2);
+        self.written.insert(self.folder().join(folder).join(name));
+        Ok(id)
+    }
+
+    /// Writes a tree or commit.
+    pub fn put_object(&mut self, object: &dyn gix::objs::WriteTo) -> Result<ObjectId, ReleaseError> {
+        let mut bytes = Vec::new();
+        object.write_to(&mut bytes).map_err(crate::error::disk("encode an object for", self.repo.path()))?;
+        self.put(object.kind(), &bytes)
+    }
+
+    /// Writes the trees that hold `files` (path and blob).
+    pub fn put_tree(&mut self, files: &[(String, ObjectId)]) -> Result<ObjectId, ReleaseError> {
+        let repo = self.repo;
+        let empty = gix::objs::Tree::empty();
+        let mut editor = gix::objs::tree::Editor::new(empty, &repo.objects, repo.object_hash());
+        for (path, blob) in files {
+            editor.upsert(path.split('/').map(BString::from), EntryKind::Blob, *blob).map_err(self.failed())?;
+        }
+        editor.write(|tree| self.put_object(tree))
+    }
+
+    /// Flushes everything written. Objects that are in a pack have no file of their own and are durable.
+    pub fn finish(self) -> Result<(), ReleaseError> {
+        for path in self.written.iter().filter(|path| path.exists()) {
+            sync(path)?;
+            sync_folders(path, &self.folder())?;
+        }
+        Ok(())
+    }
+
+    fn folder(&self) -> PathBuf {
+        self.repo.path().join("objects")
+    }
+
+    fn failed(&self) -> impl FnOnce(gix::Error) -> ReleaseError + use<> {
+        let path: &Path = self.repo.path();
+        let path = path.to_owned();
+        move |error| git("write objects in", &path)(error)
+    }
+}

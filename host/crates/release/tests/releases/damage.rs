@@ -1,0 +1,122 @@
+//! Damaged bytes never reach a caller, and the error names the file.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use reef_core::Release;
+use reef_release::ReleaseError;
+
+use crate::fixture::{Fixture, adapter_files, file, manifest, noise};
+
+fn overwrite(path: &Path, bytes: &[u8]) {
+    // Git objects are read-only files.
+    fs::remove_file(path).expect("there");
+    fs::write(path, bytes).expect("overwritten");
+}
+
+fn corruption(fixture: &Fixture, release: &Release, path: &str) -> String {
+    let file = fixture.repo.file(&release.release_id, path).expect_err("damaged");
+    let files = fixture.repo.files(&release.release_id).expect_err("damaged");
+    let verify = fixture.repo.verify(&release.release_id).expect_err("damaged");
+    for error in [&file, &files, &verify] {
+        assert!(matches!(error, ReleaseError::Corrupt { .. }), "{error}");
+    }
+    file.to_string()
+}
+
+#[test]
+fn a_flipped_byte_in_an_lfs_object_is_found_and_named() {
+    let fixture = Fixture::new();
+    let adapter = noise(1, 5_000);
+    let release = fixture.release("spell", None, &adapter);
+    let mut damaged = adapter.clone();
+    damaged[4_000] ^= 1;
+    overwrite(&fixture.object(&adapter), &damaged);
+    let told = corruption(&fixture, &release, "adapter.safetensors");
+    assert!(told.starts_with("release r0 of acme/spell ("), "{told}");
+    assert!(told.contains("file adapter.safetensors: sha256 differs") && told.contains("roll back"), "{told}");
+    assert_eq!(fixture.repo.file(&release.release_id, "adapter.json").expect("undamaged"), b"{\"rank\":16}");
+}
+
+#[test]
+fn a_truncated_and_a_missing_lfs_object_are_named() {
+    let fixture = Fixture::new();
+    let adapter = noise(1, 5_000);
+    let release = fixture.release("spell", None, &adapter);
+    overwrite(&fixture.object(&adapter), &adapter[..100]);
+    assert!(corruption(&fixture, &release, "adapter.safetensors").contains("file adapter.safetensors: size differs"));
+    fs::remove_file(fixture.object(&adapter)).expect("removed");
+    assert!(corruption(&fixture, &release, "adapter.safetensors").contains("file adapter.safetensors: cannot read"));
+}
+
+#[test]
+fn writing_the_same_bytes_again_repairs_a_damaged_object() {
+    let fixture = Fixture::new();
+    let adapter = noise(1, 5_000);
+    let release = fixture.release("spell", None, &adapter);
+    overwrite(&fixture.object(&adapter), b"half");
+    overwrite(&blob(&fixture, &release, "adapter.json"), b"");
+    fixture.repo.verify(&release.release_id).expect_err("damaged");
+    let again = fixture.repo.write(&manifest("spell", None), &adapter_files(&adapter)).expect("written");
+    assert_eq!(again, release);
+    fixture.repo.verify(&release.release_id).expect("repaired");
+    fixture.fsck_is_clean();
+}
+
+fn blob(fixture: &Fixture, release: &Release, path: &str) -> PathBuf {
+    object(fixture, &format!("{}:{path}", release.release_id))
+}
+
+fn object(fixture: &Fixture, revision: &str) -> PathBuf {
+    let id = fixture.git(&["rev-parse", revision]);
+    let (folder, name) = id.trim().split_at(2);
+    fixture.path().join("objects").join(folder).join(name)
+}
+
+#[test]
+fn damaged_git_objects_are_named() {
+    for path in ["adapter.json", "adapter.safetensors", "skills/a.md"] {
+        let fixture = Fixture::new();
+        let files = [adapter_files(b"weights"), vec![file("skills/a.md", b"a skill")]].concat();
+        let release = fixture.repo.write(&manifest("spell", None), &files).expect("written");
+        let (damaged, other) = (blob(&fixture, &release, path), blob(&fixture, &release, "manifest.json"));
+        overwrite(&damaged, b"not an object");
+        assert!(corruption(&fixture, &release, path).contains(&format!("file {path}: git object ")));
+        overwrite(&damaged, &fs::read(other).expect("another object"));
+        assert!(corruption(&fixture, &release, path).contains(&format!("file {path}: git object ")));
+        fs::remove_file(damaged).expect("removed");
+        assert!(corruption(&fixture, &release, path).contains(&format!("file {path}: its git object is missing")));
+    }
+}
+
+#[test]
+fn a_missing_ancestor_is_found_by_verify() {
+    let fixture = Fixture::new();
+    let base = fixture.release("spell", None, b"0");
+    let head = fixture.release("spell", Some(&base), b"1");
+    fs::remove_file(object(&fixture, base.release_id.as_str())).expect("removed");
+    let told = fixture.repo.verify(&head.release_id).expect_err("broken chain").to_string();
+    assert!(told.contains(&format!("its ancestor {} is missing", base.release_id)), "{told}");
+}
+
+#[test]
+fn a_commit_that_is_not_a_release_and_files_that_nobody_listed_are_refused() {
+    let fixture = Fixture::new();
+    let release = fixture.release("spell", None, b"0");
+    let author = ["-c", "user.name=x", "-c", "user.email=x"];
+    let commit = |tree: &str| {
+        let made = fixture.git(&[&author[..], &["commit-tree", "-m", "pushed", tree]].concat());
+        crate::fixture::release_id(made.trim())
+    };
+    let foreign = commit("4b825dc642cb6eb9a060e54bf8d69288fbee4904");
+    let told = fixture.repo.release(&foreign).expect_err("no manifest").to_string();
+    assert!(told.contains("the commit has no manifest.json, it is not a release"), "{told}");
+    let listing = fixture.git(&["ls-tree", release.release_id.as_str()]);
+    let extra = listing.lines().find(|line| line.ends_with("adapter.json")).expect("listed").replace("adapter.json", "zzz.md");
+    fs::write(fixture.folder.path().join("tree"), format!("{listing}{extra}\n")).expect("tree");
+    let script = format!("git mktree < '{}'", fixture.folder.path().join("tree").display());
+    let tree = std::process::Command::new("sh").args(["-c", &script]).current_dir(fixture.path()).output().expect("mktree").stdout;
+    let padded = commit(String::from_utf8(tree).expect("text").trim());
+    let told = fixture.repo.verify(&padded).expect_err("extra file").to_string();
+    assert!(told.contains("file zzz.md is not in the manifest"), "{told}");
+}

@@ -1,0 +1,18 @@
+//! The release repository against real folders, threads, killed processes and the git client.
+
+#[cfg(test)]
+mod clients;
+#[cfg(test)]
+mod crash;
+#[cfg(test)]
+mod damage;
+#[cfg(test)]
+mod fixture;
+#[cfg(test)]
+mod folder;
+#[cfg(test)]
+mod heads;
+#[cfg(test)]
+mod round_trip;
+#[cfg(test)]
+mod volume;

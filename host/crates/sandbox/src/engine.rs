@@ -1,0 +1,221 @@
+//! The engine: wasmtime's settings, the guests' own threads, and the clock that interrupts them.
+//! One engine lives as long as its [`Sandbox`] and every recipe loaded in it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::sync::Semaphore;
+use wasmtime::{
+    Config, Engine, EngineWeak, InstanceAllocationStrategy, OperatorCost, PoolingAllocationConfig, WasmBacktraceDetails,
+};
+
+use crate::admission::Admission;
+use crate::limits::{INSTANCES_MAX, MEMORIES_MAX, TABLE_ELEMENTS_MAX, TABLES_MAX};
+use crate::{SandboxConfig, SandboxError};
+
+/// Period of the epoch: the longest time a guest runs between two checks, bulk operations apart.
+const TICK: Duration = Duration::from_millis(5);
+/// Stack of a guest.
+const GUEST_STACK_BYTES: usize = 512 * 1024;
+/// Stack of a guest and of the host functions that it calls.
+const CALL_STACK_BYTES: usize = 2 * 1024 * 1024;
+/// Compilations at the same time; each may use every core.
+const COMPILES_CONCURRENT_MAX: usize = 1;
+/// Host calls that block at the same time, beyond the calls that run.
+const BLOCKING_THREADS_EXTRA: usize = 8;
+/// Fuel of one page of `memory.grow`: the kernel zeroes 64 KiB for it.
+const GROW_PAGE_FUEL: u8 = 255;
+
+/// Loads recipes and runs them. Clones share everything.
+#[derive(Clone)]
+pub struct Sandbox(pub(crate) Arc<Shared>);
+
+/// What every recipe of a sandbox shares.
+pub(crate) struct Shared {
+    config: SandboxConfig,
+    engine: Engine,
+    pooling: bool,
+    handle: Handle,
+    runtime: Option<Runtime>,
+    admission: Admission,
+    compiling: Arc<Semaphore>,
+    // Stops when the sandbox is dropped.
+    _ticker: Ticker,
+}
+
+impl Sandbox {
+    /// Starts the threads. Fails when a limit makes no sense or the machine refuses.
+    pub fn new(config: SandboxConfig) -> Result<Self, SandboxError> {
+        config.check()?;
+        let (engine, pooling) = engine(&config)?;
+        let runtime = runtime(&config)?;
+        let ticker = Ticker::start(engine.weak())?;
+        Ok(Self(Arc::new(Shared {
+            admission: Admission::new(&config),
+            config,
+            engine,
+            pooling,
+            handle: runtime.handle().clone(),
+            runtime: Some(runtime),
+            compiling: Arc::new(Semaphore::new(COMPILES_CONCURRENT_MAX)),
+            _ticker: ticker,
+        })))
+    }
+
+    /// Are instances taken from a pool? `false` is slower and no less safe.
+    pub fn pooling(&self) -> bool {
+        self.0.pooling
+    }
+}
+
+impl Shared {
+    pub(crate) fn config(&self) -> &SandboxConfig {
+        &self.config
+    }
+
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    pub(crate) fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    pub(crate) fn admission(&self) -> &Admission {
+        &self.admission
+    }
+
+    pub(crate) fn compiling(&self) -> &Arc<Semaphore> {
+        &self.compiling
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // The last owner may be a task of a runtime, where waiting for threads is not allowed.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+fn start(what: &str, error: impl fmt::Display) -> SandboxError {
+    SandboxError::Start(format!("{what}: {error:#}"))
+}
+
+fn runtime(config: &SandboxConfig) -> Result<Runtime, SandboxError> {
+    Builder::new_multi_thread()
+        .worker_threads(config.threads)
+        .max_blocking_threads((config.calls_concurrent_max as usize).saturating_add(BLOCKING_THREADS_EXTRA))
+        .thread_name("reef-sandbox")
+        .enable_time()
+        .build()
+        .map_err(|error| start("its threads do not start", error))
+}
+
+/// The engine with a pool of instances, or without one where the machine does not allow it.
+fn engine(config: &SandboxConfig) -> Result<(Engine, bool), SandboxError> {
+    let mut settings = settings();
+    settings.allocation_strategy(InstanceAllocationStrategy::Pooling(pool(config)));
+    match Engine::new(&settings) {
+        Ok(engine) => Ok((engine, true)),
+        Err(error) => {
+            tracing::warn!(
+                "the sandbox has no pool of instances and makes each one afresh, which is slower: {error:#}"
+            );
+            settings.allocation_strategy(InstanceAllocationStrategy::OnDemand);
+            Engine::new(&settings)
+                .map(|engine| (engine, false))
+                .map_err(|error| start("wasmtime refuses its settings", error))
+        }
+    }
+}
+
+fn settings() -> Config {
+    let mut costs = OperatorCost::new();
+    costs.variable.memory_grow_per_page = GROW_PAGE_FUEL;
+    let mut settings = Config::new();
+    settings
+        .concurrency_support(false)
+        .wasm_memory64(false)
+        .wasm_relaxed_simd(false)
+        .wasm_custom_page_sizes(false)
+        .wasm_wide_arithmetic(false)
+        .wasm_stack_switching(false)
+        .wasm_component_model(true)
+        .shared_memory(false)
+        .epoch_interruption(true)
+        .consume_fuel(true)
+        .operator_cost(costs)
+        .cranelift_nan_canonicalization(true)
+        .max_wasm_stack(GUEST_STACK_BYTES)
+        .async_stack_size(CALL_STACK_BYTES)
+        .async_stack_zeroing(true)
+        .debug_info(false)
+        .wasm_backtrace_details(WasmBacktraceDetails::Disable);
+    settings
+}
+
+/// A pool in which every concurrent call finds its instances, memories, tables and stack.
+fn pool(config: &SandboxConfig) -> PoolingAllocationConfig {
+    let calls = config.calls_concurrent_max;
+    let each = |count: usize| calls.saturating_mul(u32::try_from(count).unwrap_or(u32::MAX));
+    let mut pool = PoolingAllocationConfig::new();
+    pool.total_component_instances(calls)
+        .total_core_instances(each(INSTANCES_MAX))
+        .total_memories(each(MEMORIES_MAX))
+        .total_tables(each(TABLES_MAX))
+        .total_stacks(calls)
+        .max_memories_per_component(u32::try_from(MEMORIES_MAX).unwrap_or(u32::MAX))
+        .max_tables_per_component(u32::try_from(TABLES_MAX).unwrap_or(u32::MAX))
+        .max_tables_per_module(u32::try_from(TABLES_MAX).unwrap_or(u32::MAX))
+        .max_memories_per_module(u32::try_from(MEMORIES_MAX).unwrap_or(u32::MAX))
+        .table_elements(TABLE_ELEMENTS_MAX)
+        .max_memory_size(usize::try_from(config.memory_bytes_max).unwrap_or(usize::MAX));
+    pool
+}
+
+/// The thread that moves the epoch on.
+struct Ticker {
+    stop: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Ticker {
+    fn start(engine: EngineWeak) -> Result<Self, SandboxError> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let tick = move || {
+            while !stopped.load(Ordering::Relaxed) {
+                std::thread::park_timeout(TICK);
+                let Some(engine) = engine.upgrade() else { return };
+                engine.increment_epoch();
+            }
+        };
+        let thread = std::thread::Builder::new()
+            .name("reef-epoch".to_owned())
+            .spawn(tick)
+            .map_err(|error| start("its clock does not start", error))?;
+        Ok(Self { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for Ticker {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // A ticker does not panic; there is nothing to learn from its end.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl fmt::Debug for Sandbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sandbox").field("pooling", &self.0.pooling).finish_non_exhaustive()
+    }
+}

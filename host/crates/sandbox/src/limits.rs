@@ -1,0 +1,152 @@
+//! The budgets of sandboxed calls: what an operator may set, and the defaults.
+
+use serde::{Deserialize, Serialize};
+
+use crate::SandboxError;
+
+const MIB: u64 = 1024 * 1024;
+/// Bytes of a WASM page.
+pub(crate) const PAGE_BYTES: u64 = 65_536;
+/// Core instances in one call; a Python guest has 21.
+pub(crate) const INSTANCES_MAX: usize = 64;
+/// Linear memories in one call.
+pub(crate) const MEMORIES_MAX: usize = 8;
+/// Tables in one call.
+pub(crate) const TABLES_MAX: usize = 32;
+/// Elements of one table.
+pub(crate) const TABLE_ELEMENTS_MAX: usize = 100_000;
+/// Bytes a table element counts against the memory budget.
+pub(crate) const TABLE_ELEMENT_BYTES: usize = 16;
+
+/// Limits of sandboxed calls.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SandboxConfig {
+    /// Threads that run guests, apart from those that serve.
+    pub threads: usize,
+    /// Calls that run at the same time.
+    pub calls_concurrent_max: u32,
+    /// Calls of one tenant that run at the same time.
+    pub calls_tenant_max: u32,
+    /// Calls of one tenant that may wait; more are refused as overloaded.
+    pub calls_waiting_max: u32,
+    /// Bytes of all memories and tables of a call together.
+    pub memory_bytes_max: u64,
+    /// Fuel of `describe` and `select-samples`; about one unit per WASM operator.
+    pub fuel_select: u64,
+    /// Fuel of `propose-update`.
+    pub fuel_propose: u64,
+    /// Fuel of `evaluate`.
+    pub fuel_evaluate: u64,
+    /// Milliseconds of guest time of `describe` and `select-samples`; training and model calls are not counted.
+    pub wall_select_ms: u64,
+    /// Milliseconds of guest time of `propose-update`.
+    pub wall_propose_ms: u64,
+    /// Milliseconds of guest time of `evaluate`.
+    pub wall_evaluate_ms: u64,
+    /// Host calls per capability and call.
+    pub host_calls_max: u32,
+    /// Bytes of log lines per call; more are dropped and counted.
+    pub log_bytes_max: u64,
+    /// Bytes of a component file.
+    pub component_bytes_max: u64,
+    /// Milliseconds that compiling a component may take.
+    pub compile_ms_max: u64,
+    /// Bytes that a guest may hand to the host in one host call or result.
+    pub output_bytes_max: u64,
+    /// Component handles that live at the same time in a call.
+    pub component_handles_max: u32,
+    /// Bytes of keys and values of one state bucket.
+    pub state_bytes_max: u64,
+    /// Milliseconds that a cancelled call waits for the host call it is in.
+    pub cancel_grace_ms: u64,
+    /// Gives guests that need it an empty WASI 0.2: no files, no network, no environment, a clock that stands still.
+    pub wasi_stub: bool,
+}
+
+impl Default for SandboxConfig {
+    fn default() -> Self {
+        Self {
+            threads: 2,
+            calls_concurrent_max: 16,
+            calls_tenant_max: 4,
+            calls_waiting_max: 32,
+            memory_bytes_max: 64 * MIB,
+            fuel_select: 500_000_000,
+            fuel_propose: 2_000_000_000,
+            fuel_evaluate: 2_000_000_000,
+            wall_select_ms: 2_000,
+            wall_propose_ms: 30_000,
+            wall_evaluate_ms: 30_000,
+            host_calls_max: 1_000,
+            log_bytes_max: 64 * 1024,
+            component_bytes_max: 64 * MIB,
+            compile_ms_max: 60_000,
+            output_bytes_max: 4 * MIB,
+            component_handles_max: 1_024,
+            state_bytes_max: MIB,
+            cancel_grace_ms: 5_000,
+            wasi_stub: false,
+        }
+    }
+}
+
+impl SandboxConfig {
+    /// Refuses values that no call could run with; names the key.
+    pub(crate) fn check(&self) -> Result<(), SandboxError> {
+        let least: [(&str, u64, u64); 13] = [
+            ("threads", self.threads as u64, 1),
+            ("calls_concurrent_max", self.calls_concurrent_max.into(), 1),
+            ("calls_tenant_max", self.calls_tenant_max.into(), 1),
+            ("memory_bytes_max", self.memory_bytes_max, MIB),
+            ("fuel_select", self.fuel_select, 1),
+            ("fuel_propose", self.fuel_propose, 1),
+            ("fuel_evaluate", self.fuel_evaluate, 1),
+            ("wall_select_ms", self.wall_select_ms, 1),
+            ("wall_propose_ms", self.wall_propose_ms, 1),
+            ("wall_evaluate_ms", self.wall_evaluate_ms, 1),
+            ("host_calls_max", self.host_calls_max.into(), 1),
+            ("output_bytes_max", self.output_bytes_max, 1),
+            ("compile_ms_max", self.compile_ms_max, 1),
+        ];
+        for (key, value, low) in least {
+            if value < low {
+                return Err(SandboxError::Start(format!("sandbox.{key} is {value} and must be at least {low}")));
+            }
+        }
+        let most: [(&str, u64, u64); 3] = [
+            ("threads", self.threads as u64, 256),
+            ("calls_concurrent_max", self.calls_concurrent_max.into(), 1_024),
+            ("memory_bytes_max", self.memory_bytes_max, 4_096 * MIB),
+        ];
+        for (key, value, high) in most {
+            if value > high {
+                return Err(SandboxError::Start(format!("sandbox.{key} is {value} and must be at most {high}")));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn impossible_limits_are_refused_by_name() {
+        assert_eq!(SandboxConfig::default().check(), Ok(()));
+        let told = SandboxConfig { threads: 0, ..Default::default() }.check().expect_err("refused").to_string();
+        assert!(told.contains("sandbox.threads is 0"), "{told}");
+        let told = SandboxConfig { memory_bytes_max: u64::MAX, ..Default::default() }
+            .check()
+            .expect_err("refused")
+            .to_string();
+        assert!(told.contains("sandbox.memory_bytes_max"), "{told}");
+    }
+
+    #[test]
+    fn unknown_keys_are_refused() {
+        assert!(serde_json::from_str::<SandboxConfig>(r#"{"fuel": 1}"#).is_err());
+        assert_eq!(serde_json::from_str::<SandboxConfig>("{}").expect("defaults"), SandboxConfig::default());
+    }
+}

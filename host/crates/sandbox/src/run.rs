@@ -1,0 +1,252 @@
+//! Runs one export in a fresh store: limits first, then instantiation, then the call, then the store is dropped.
+//! The only place that drives guest code. Whatever happens in there, the store's data comes back.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use reef_core::CallReport;
+use wasmtime::{Store, UpdateDeadline};
+
+use crate::bindings::reef::recipe::types as wit;
+use crate::bindings::{WeightRecipe, WeightRecipePre};
+use crate::call_state::CallState;
+use crate::engine::Shared;
+use crate::meter::{Meter, Metered};
+use crate::{Fault, FaultKind, SandboxConfig};
+
+/// How often a call that is waiting is looked after.
+const WATCH_PERIOD: Duration = Duration::from_millis(50);
+/// Added to the time that a call may wait for a thread.
+const WAIT_SLACK: Duration = Duration::from_secs(1);
+
+/// An export of the recipe.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Export {
+    Describe,
+    SelectSamples,
+    ProposeUpdate,
+    /// With the candidate's handle.
+    Evaluate(u32),
+}
+
+impl Export {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Describe => "describe",
+            Self::SelectSamples => "select-samples",
+            Self::ProposeUpdate => "propose-update",
+            Self::Evaluate(_) => "evaluate",
+        }
+    }
+
+    fn fuel(self, config: &SandboxConfig) -> u64 {
+        match self {
+            Self::Describe | Self::SelectSamples => config.fuel_select,
+            Self::ProposeUpdate => config.fuel_propose,
+            Self::Evaluate(_) => config.fuel_evaluate,
+        }
+    }
+
+    fn wall(self, config: &SandboxConfig) -> Duration {
+        Duration::from_millis(match self {
+            Self::Describe | Self::SelectSamples => config.wall_select_ms,
+            Self::ProposeUpdate => config.wall_propose_ms,
+            Self::Evaluate(_) => config.wall_evaluate_ms,
+        })
+    }
+}
+
+/// What an export returned, not yet validated.
+pub(crate) enum Returned {
+    Manifest(wit::Manifest),
+    Selection(Result<wit::Selection, wit::Failure>),
+    Proposal(Result<wit::Proposal, wit::Failure>),
+    Verdict(Result<wit::Verdict, wit::Failure>),
+}
+
+/// A call that is over.
+pub(crate) struct Ended {
+    pub(crate) result: Result<Returned, Fault>,
+    pub(crate) state: CallState,
+    pub(crate) report: CallReport,
+}
+
+impl Ended {
+    /// A call that never reached the guest.
+    pub(crate) fn refused(export: Export, state: CallState, fault: Fault) -> Self {
+        let report = CallReport { function: export.name().to_owned(), ..CallReport::default() };
+        Self { result: Err(fault), state, report }
+    }
+}
+
+/// Where a call failed.
+enum Broken {
+    Instantiation(wasmtime::Error),
+    Guest(wasmtime::Error),
+}
+
+/// Runs the export and measures it.
+pub(crate) async fn run(shared: &Shared, pre: &WeightRecipePre<CallState>, state: CallState, export: Export) -> Ended {
+    let (config, fuel_max) = (shared.config(), export.fuel(shared.config()));
+    let mut store = match store(shared, state, fuel_max, export.wall(config)) {
+        Ok(store) => store,
+        Err((state, fault)) => return Ended::refused(export, *state, fault),
+    };
+    let meter = Arc::clone(&store.data().meter);
+    let cancel = store.data().cancel.clone();
+    let patience = Patience {
+        meter: &meter,
+        // With every slot taken, a guest gets a thread for its share of the time only.
+        wait: export
+            .wall(config)
+            .saturating_mul(config.calls_concurrent_max / u32::try_from(config.threads).unwrap_or(1).max(1) + 2)
+            + WAIT_SLACK,
+        grace: Duration::from_millis(config.cancel_grace_ms) + WAIT_SLACK,
+    };
+    let work = Metered { meter: Arc::clone(&meter), inner: Box::pin(invoke(&mut store, pre, export)) };
+    let outcome = patience.watch(work, &cancel).await;
+    let fuel = fuel_max.saturating_sub(store.get_fuel().unwrap_or(0));
+    let state = store.into_data();
+    let result = settle(outcome, &state);
+    let report = CallReport {
+        function: export.name().to_owned(),
+        fuel,
+        guest_us: micros(meter.guest()),
+        host_us: micros(meter.host()),
+        memory_peak_bytes: state.memory.peak_bytes(),
+        host_calls: state.host_calls(),
+        log_dropped_bytes: state.log.dropped_bytes,
+        fault: None,
+    };
+    if state.gauges.ignored > 0 {
+        tracing::warn!(recipe = %state.label, ignored = state.gauges.ignored, "gauges with a bad name or value were ignored");
+    }
+    Ended { result, state, report }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// A store whose limits are set before anything is instantiated in it.
+fn store(
+    shared: &Shared,
+    state: CallState,
+    fuel: u64,
+    wall: Duration,
+) -> Result<Store<CallState>, (Box<CallState>, Fault)> {
+    let config = shared.config();
+    let mut store = Store::new(shared.engine(), state);
+    store.limiter(|state| &mut state.memory);
+    store.set_hostcall_fuel(usize::try_from(config.output_bytes_max).unwrap_or(usize::MAX));
+    store.set_max_component_handles(config.component_handles_max as usize);
+    store.set_epoch_deadline(1);
+    store.epoch_deadline_callback(move |context| {
+        let state = context.data();
+        if let Some(fault) = &state.cut_off {
+            return Err(wasmtime::Error::new(fault.clone()));
+        }
+        if state.cancel.is_cancelled() {
+            return Err(wasmtime::Error::new(cancelled()));
+        }
+        if state.meter.guest() > wall {
+            return Err(wasmtime::Error::new(deadline(wall)));
+        }
+        Ok(UpdateDeadline::YieldCustom(1, Box::pin(tokio::task::yield_now())))
+    });
+    match store.set_fuel(fuel) {
+        Ok(()) => Ok(store),
+        Err(error) => Err((Box::new(store.into_data()), Fault::new(FaultKind::HostBug, format!("{error:#}")))),
+    }
+}
+
+fn cancelled() -> Fault {
+    Fault::new(FaultKind::Cancelled, "the call was cancelled")
+}
+
+fn deadline(wall: Duration) -> Fault {
+    Fault::new(FaultKind::Deadline, format!("the guest ran longer than {} ms", wall.as_millis()))
+}
+
+async fn invoke(
+    store: &mut Store<CallState>,
+    pre: &WeightRecipePre<CallState>,
+    export: Export,
+) -> Result<Returned, Broken> {
+    let recipe = pre.instantiate_async(&mut *store).await.map_err(Broken::Instantiation)?;
+    call(&recipe, store, export).await.map_err(Broken::Guest)
+}
+
+async fn call(recipe: &WeightRecipe, store: &mut Store<CallState>, export: Export) -> wasmtime::Result<Returned> {
+    let strategy = recipe.reef_recipe_strategy();
+    let context = context(store.data());
+    let batch = store.data().batch.clone();
+    Ok(match export {
+        Export::Describe => Returned::Manifest(strategy.call_describe(store).await?),
+        Export::SelectSamples => Returned::Selection(strategy.call_select_samples(store, &context, &batch).await?),
+        Export::ProposeUpdate => Returned::Proposal(strategy.call_propose_update(store, &context, &batch).await?),
+        Export::Evaluate(candidate) => Returned::Verdict(strategy.call_evaluate(store, &context, candidate).await?),
+    })
+}
+
+fn context(state: &CallState) -> wit::Context {
+    let context = &state.context;
+    wit::Context {
+        tenant: context.tenant.clone(),
+        scenario: context.scenario.clone(),
+        step: context.step,
+        // Milliseconds stay exact in an f64 for the next 285,000 years.
+        now_ms: context.now_ms as f64,
+        seed: context.seed,
+        head: context.head.clone(),
+        max_staleness: context.max_staleness,
+    }
+}
+
+/// The last word on a call: what ended it from outside wins over what the guest made of it.
+fn settle(outcome: Result<Result<Returned, Broken>, Fault>, state: &CallState) -> Result<Returned, Fault> {
+    if let Some(fault) = &state.cut_off {
+        return Err(fault.clone());
+    }
+    if state.cancel.is_cancelled() {
+        return Err(cancelled());
+    }
+    outcome?.map_err(|broken| {
+        let fault = match broken {
+            Broken::Instantiation(error) => Fault::from_instantiation(&error),
+            Broken::Guest(error) => Fault::from_guest(&error),
+        };
+        // A guest that gets no memory usually aborts.
+        if fault.kind == FaultKind::Trap && state.memory.refused() { state.memory.fault() } else { fault }
+    })
+}
+
+/// How long a call may neither run nor be in a host call, and how long it may go on once cancelled.
+struct Patience<'a> {
+    meter: &'a Meter,
+    wait: Duration,
+    grace: Duration,
+}
+
+impl Patience<'_> {
+    /// The epoch stops guests that run; this stops calls that wait for something that does not come.
+    async fn watch<T>(&self, mut work: Metered<'_, T>, cancel: &crate::Cancel) -> Result<T, Fault> {
+        let mut cancelled_at: Option<Instant> = None;
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut work => return Ok(done),
+                () = tokio::time::sleep(WATCH_PERIOD) => {}
+            }
+            if self.meter.elapsed().saturating_sub(self.meter.host()) > self.wait {
+                return Err(Fault::new(
+                    FaultKind::Deadline,
+                    format!("the call waited longer than {} ms", self.wait.as_millis()),
+                ));
+            }
+            if cancel.is_cancelled() && cancelled_at.get_or_insert_with(Instant::now).elapsed() > self.grace {
+                return Err(cancelled());
+            }
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! Hostile and broken guests against the sandbox. The header of each case says the call, the expected end and the
+//! time within which it must come; every case also shows that the next call of a good guest is not affected.
+
+#[cfg(test)]
+mod accounting;
+#[cfg(test)]
+mod capabilities;
+#[cfg(test)]
+mod faults;
+#[cfg(test)]
+mod guest;
+#[cfg(test)]
+mod loading;
+#[cfg(test)]
+mod outputs;

@@ -1,0 +1,180 @@
+//! Errors of the store, split by what the caller can do about them, and how SQLite's codes become them.
+//! Inside the crate a `Fault` travels; `Store` and the writer turn it into a `StoreError` that names the file.
+
+use std::path::{Path, PathBuf};
+
+use reef_core::{RecordId, ReleaseId, ScenarioName};
+
+/// Why the store refused or failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// Create it first.
+    #[error("scenario '{0}' does not exist; create it first")]
+    UnknownScenario(ScenarioName),
+    /// The report names a record that this scenario does not have.
+    #[error("record {0} is no record of this scenario that can be referred to here; use a receipt of this scenario")]
+    UnknownReference(RecordId),
+    /// No such release in this scenario.
+    #[error("release {0} is not a release of this scenario; list its releases")]
+    UnknownRelease(ReleaseId),
+    /// What is stored says otherwise; repeating the call does not help.
+    #[error("{0}")]
+    Conflict(String),
+    /// Another release became the head; start again from it.
+    #[error(
+        "the head of scenario '{scenario}' is {}, not {}: another release was made meanwhile; start again from the new head",
+        shown(.actual), shown(.expected)
+    )]
+    HeadMoved {
+        /// The scenario.
+        scenario: ScenarioName,
+        /// What the caller built upon.
+        expected: Option<ReleaseId>,
+        /// What is the head.
+        actual: Option<ReleaseId>,
+    },
+    /// The input breaks a rule of the store.
+    #[error("{0}")]
+    Invalid(String),
+    /// No room; nothing of this write was stored.
+    #[error("the disk that holds {} is full; nothing of this write was stored: free space there and repeat the request", .path.display())]
+    Full {
+        /// The database.
+        path: PathBuf,
+    },
+    /// The file or its folder refuses writes.
+    #[error("{} cannot be written to; give this user write permission on the file and its folder, or choose another data folder", .path.display())]
+    ReadOnly {
+        /// The database.
+        path: PathBuf,
+    },
+    /// The file is damaged or no database.
+    #[error("{} is damaged or no Reef database ({reason}); put a backup in its place, or move it away to start empty", .path.display())]
+    Corrupt {
+        /// The database.
+        path: PathBuf,
+        /// What was found.
+        reason: String,
+    },
+    /// A newer Reef wrote the file.
+    #[error("{} was written by another version of Reef ({reason}); run that version, or choose another data folder", .path.display())]
+    Version {
+        /// The database.
+        path: PathBuf,
+        /// What was found.
+        reason: String,
+    },
+    /// The system failed; the same call may succeed later.
+    #[error("{} cannot be used now ({reason}); check that its folder exists, that its disk works and that no other program holds it, then repeat the request", .path.display())]
+    Unavailable {
+        /// The database.
+        path: PathBuf,
+        /// The system's words.
+        reason: String,
+    },
+    /// `close` was called.
+    #[error("the store is closed because the server is stopping")]
+    Closed,
+}
+
+fn shown(release: &Option<ReleaseId>) -> &str {
+    release.as_ref().map_or("not set", ReleaseId::as_str)
+}
+
+/// What went wrong inside a query or a write, before the file is named.
+#[derive(Debug)]
+pub(crate) enum Fault {
+    /// SQLite or sqlx failed.
+    Sql(sqlx::Error),
+    /// A stored value cannot be read back.
+    Damaged(String),
+    /// The store says no; the database is fine.
+    Refused(StoreError),
+}
+
+impl From<sqlx::Error> for Fault {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Sql(error)
+    }
+}
+
+impl From<StoreError> for Fault {
+    fn from(error: StoreError) -> Self {
+        Self::Refused(error)
+    }
+}
+
+/// A fault for a stored value that cannot be read back.
+pub(crate) fn damaged(what: &str, error: impl std::fmt::Display) -> Fault {
+    Fault::Damaged(format!("{what}: {error}"))
+}
+
+/// A refusal of what the caller says.
+pub(crate) fn invalid(sentence: impl Into<String>) -> Fault {
+    Fault::Refused(StoreError::Invalid(sentence.into()))
+}
+
+/// A refusal because of what is stored.
+pub(crate) fn conflict(sentence: impl Into<String>) -> Fault {
+    Fault::Refused(StoreError::Conflict(sentence.into()))
+}
+
+impl Fault {
+    /// Names the file.
+    pub(crate) fn told(self, path: &Path) -> StoreError {
+        let path = path.to_owned();
+        match self {
+            Self::Refused(error) => error,
+            Self::Damaged(reason) => StoreError::Corrupt { path, reason },
+            Self::Sql(sqlx::Error::PoolClosed) => StoreError::Closed,
+            Self::Sql(error) => told_sql(&error, path),
+        }
+    }
+
+    /// Does only the statement fail, with the transaction around it still sound?
+    pub(crate) fn spares_transaction(&self) -> bool {
+        match self {
+            Self::Refused(_) | Self::Damaged(_) => true,
+            Self::Sql(error) => matches!(primary_code(error), Some(SQLITE_TOOBIG | SQLITE_CONSTRAINT)),
+        }
+    }
+
+    /// Did a unique key exist already?
+    pub(crate) fn is_unique_violation(&self) -> bool {
+        matches!(self, Self::Sql(sqlx::Error::Database(error)) if error.is_unique_violation())
+    }
+}
+
+// https://www.sqlite.org/rescode.html
+const SQLITE_READONLY: i32 = 8;
+const SQLITE_CORRUPT: i32 = 11;
+const SQLITE_FULL: i32 = 13;
+const SQLITE_TOOBIG: i32 = 18;
+const SQLITE_CONSTRAINT: i32 = 19;
+const SQLITE_NOTADB: i32 = 26;
+
+/// The low byte of SQLite's extended code.
+fn primary_code(error: &sqlx::Error) -> Option<i32> {
+    let code = error.as_database_error()?.code()?;
+    code.parse::<i32>().ok().map(|code| code & 0xff)
+}
+
+fn told_sql(error: &sqlx::Error, path: PathBuf) -> StoreError {
+    let reason = error.as_database_error().map_or_else(|| error.to_string(), |e| e.message().to_owned());
+    match (primary_code(error), error) {
+        (Some(SQLITE_READONLY), _) => StoreError::ReadOnly { path },
+        (Some(SQLITE_FULL), _) => StoreError::Full { path },
+        (Some(SQLITE_CORRUPT | SQLITE_NOTADB), _) => StoreError::Corrupt { path, reason },
+        (None, sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_)) => StoreError::Corrupt { path, reason },
+        _ => StoreError::Unavailable { path, reason },
+    }
+}
+
+/// Why the migrations did not run.
+pub(crate) fn told_migration(error: sqlx::migrate::MigrateError, path: &Path) -> StoreError {
+    use sqlx::migrate::MigrateError as M;
+    match error {
+        M::Execute(error) | M::ExecuteMigration(error, _) => Fault::Sql(error).told(path),
+        other => StoreError::Version { path: path.to_owned(), reason: other.to_string() },
+    }
+}

@@ -1,0 +1,262 @@
+//! The release chain of a scenario and its head, which moves only by compare-and-swap.
+//! A release row is never edited but for its status; held candidates wait beside the chain.
+
+use reef_core::{Release, ReleaseId, ReleaseOrigin, ScenarioName, TenantId};
+use serde::{Deserialize, Serialize};
+use sqlx::SqliteConnection;
+
+use crate::Store;
+use crate::codec::{self, Body};
+use crate::error::{Fault, StoreError, conflict, damaged, invalid};
+use crate::key::Key;
+
+/// Releases of one listing, newest first.
+const RELEASES_LISTED_MAX: u32 = 10_000;
+
+/// Where a release stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ReleaseStatus {
+    /// The head.
+    Served,
+    /// Served earlier, or promoted under another id; can be pinned and rolled back to.
+    Retained,
+    /// A candidate that waits for a person.
+    Held,
+    /// A held candidate that a person refused.
+    Rejected,
+}
+
+/// A release and where it stands.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ListedRelease {
+    /// The release.
+    #[serde(flatten)]
+    pub release: Release,
+    /// Where it stands.
+    pub status: ReleaseStatus,
+}
+
+/// A release ready to be written.
+#[derive(Debug, Clone)]
+pub(crate) struct ReleaseRow {
+    pub(crate) release: Release,
+    metrics: String,
+    body: Body,
+}
+
+impl ReleaseRow {
+    /// Refuses a release that says it belongs elsewhere.
+    pub(crate) async fn of(key: &Key, release: &Release) -> Result<Self, Fault> {
+        let id = &release.release_id;
+        if !key.owns(&release.manifest.tenant, &release.manifest.scenario) {
+            let (tenant, scenario) = (&release.manifest.tenant, &release.manifest.scenario);
+            return Err(invalid(format!("release {id} belongs to scenario '{scenario}' of tenant '{tenant}'")));
+        }
+        let mut bare = release.clone();
+        let metrics = codec::metrics_to_text(&std::mem::take(&mut bare.manifest.metrics))?;
+        let body = codec::pack(&bare, &format!("release {id}")).await?;
+        Ok(Self { release: release.clone(), metrics, body })
+    }
+
+    pub(crate) fn size(&self) -> usize {
+        self.metrics.len() + self.body.bytes.len()
+    }
+}
+
+impl Store {
+    /// Appends a base, rollback or promotion and makes it the head, in one transaction.
+    /// `expected_head` `None`: there is no head yet. The same release again is no error while it is the head.
+    pub async fn append_release(
+        &self,
+        t: &TenantId,
+        s: &ScenarioName,
+        release: &Release,
+        expected_head: Option<&ReleaseId>,
+    ) -> Result<(), StoreError> {
+        let key = Key::of(t, s);
+        let row = self.told(ReleaseRow::of(&key, release).await)?;
+        let expected = expected_head.cloned();
+        self.write(row.size(), move |conn| Box::pin(append(conn, key, row, expected))).await
+    }
+
+    /// The release that is served.
+    pub async fn head(&self, t: &TenantId, s: &ScenarioName) -> Result<Option<Release>, StoreError> {
+        let key = Key::of(t, s);
+        let mut conn = self.reader().await?;
+        let sql = "SELECT r.body_bytes, r.body, r.metrics, r.status, 1 FROM scenarios AS s JOIN releases AS r \
+                   ON r.tenant = s.tenant AND r.scenario = s.name AND r.release_id = s.head \
+                   WHERE s.tenant = ?1 AND s.name = ?2";
+        let query = sqlx::query_as(sql).bind(key.tenant()).bind(key.scenario());
+        let row: Option<Row> = self.told(query.fetch_optional(&mut *conn).await.map_err(Fault::Sql))?;
+        let listed = self.told(read_one(row).await)?;
+        Ok(listed.map(|listed| listed.release))
+    }
+
+    /// One release of this scenario.
+    pub async fn release(
+        &self,
+        t: &TenantId,
+        s: &ScenarioName,
+        id: &ReleaseId,
+    ) -> Result<Option<ListedRelease>, StoreError> {
+        let mut conn = self.reader().await?;
+        self.told(select_release(&mut conn, &Key::of(t, s), id).await)
+    }
+
+    /// The releases of this scenario, newest first; the latest 10,000.
+    pub async fn releases(&self, t: &TenantId, s: &ScenarioName) -> Result<Vec<ListedRelease>, StoreError> {
+        let mut conn = self.reader().await?;
+        let sql = "SELECT r.body_bytes, r.body, r.metrics, r.status, r.release_id IS s.head \
+                   FROM releases AS r JOIN scenarios AS s ON s.tenant = r.tenant AND s.name = r.scenario \
+                   WHERE r.tenant = ?1 AND r.scenario = ?2 ORDER BY r.position DESC LIMIT ?3";
+        let query = sqlx::query_as(sql).bind(t.as_str()).bind(s.as_str()).bind(RELEASES_LISTED_MAX);
+        let rows: Vec<Row> = self.told(query.fetch_all(&mut *conn).await.map_err(Fault::Sql))?;
+        let mut listed = Vec::with_capacity(rows.len());
+        for row in rows {
+            listed.push(self.told(read(row).await)?);
+        }
+        Ok(listed)
+    }
+
+    /// Refuses a held candidate for ever. Refusing it again is no error.
+    pub async fn reject_held(&self, t: &TenantId, s: &ScenarioName, id: &ReleaseId) -> Result<(), StoreError> {
+        let (key, id) = (Key::of(t, s), id.clone());
+        self.write(0, move |conn| Box::pin(reject(conn, key, id))).await
+    }
+}
+
+async fn append(
+    conn: &mut SqliteConnection,
+    key: Key,
+    row: ReleaseRow,
+    expected: Option<ReleaseId>,
+) -> Result<(), Fault> {
+    let id = &row.release.release_id;
+    if let Some(known) = select_release(conn, &key, id).await? {
+        let again = known.status == ReleaseStatus::Served && known.release == row.release;
+        return if again { Ok(()) } else { Err(conflict(format!("release {id} exists already in this scenario"))) };
+    }
+    advance(conn, &key, &row, expected.as_ref()).await?;
+    if let ReleaseOrigin::Promotion { step } = row.release.manifest.origin {
+        // The candidate has been decided upon: it must not be promoted or rejected again.
+        let sql = "UPDATE releases SET status = 'chain' \
+                   WHERE tenant = ?1 AND scenario = ?2 AND status = 'held' AND step = ?3";
+        sqlx::query(sql).bind(key.tenant()).bind(key.scenario()).bind(step).execute(&mut *conn).await?;
+    }
+    Ok(())
+}
+
+/// Writes a release and moves the head to it from `expected`.
+pub(crate) async fn advance(
+    conn: &mut SqliteConnection,
+    key: &Key,
+    row: &ReleaseRow,
+    expected: Option<&ReleaseId>,
+) -> Result<(), Fault> {
+    let release = &row.release;
+    require_head(conn, key, expected).await?;
+    if release.manifest.parent.as_ref() != expected {
+        let id = &release.release_id;
+        return Err(invalid(format!("release {id} names another parent than the head that it replaces")));
+    }
+    insert(conn, key, row, "chain").await?;
+    let sql = "UPDATE scenarios SET head = ?3 WHERE tenant = ?1 AND name = ?2";
+    let query = sqlx::query(sql).bind(key.tenant()).bind(key.scenario()).bind(release.release_id.as_str());
+    query.execute(conn).await?;
+    Ok(())
+}
+
+/// Refuses unless this is the head. Inside the one writer's transaction, checking and moving are one.
+pub(crate) async fn require_head(
+    conn: &mut SqliteConnection,
+    key: &Key,
+    expected: Option<&ReleaseId>,
+) -> Result<(), Fault> {
+    let sql = "SELECT head FROM scenarios WHERE tenant = ?1 AND name = ?2";
+    let query = sqlx::query_scalar(sql).bind(key.tenant()).bind(key.scenario());
+    let head: Option<Option<String>> = query.fetch_optional(conn).await?;
+    let head = head.ok_or_else(|| key.unknown())?;
+    if head.as_deref() == expected.map(ReleaseId::as_str) {
+        return Ok(());
+    }
+    let actual = head.map(ReleaseId::parse).transpose().map_err(|e| damaged("head", e))?;
+    let scenario = key.scenario_name().clone();
+    Err(StoreError::HeadMoved { scenario, expected: expected.cloned(), actual }.into())
+}
+
+/// Writes a candidate that waits for a person; the head stays.
+pub(crate) async fn hold(conn: &mut SqliteConnection, key: &Key, row: &ReleaseRow) -> Result<(), Fault> {
+    insert(conn, key, row, "held").await
+}
+
+async fn insert(conn: &mut SqliteConnection, key: &Key, row: &ReleaseRow, status: &str) -> Result<(), Fault> {
+    let sql = "INSERT INTO releases (tenant, scenario, release_id, position, status, step, metrics, body_bytes, body) \
+               SELECT ?1, ?2, ?3, COALESCE(MAX(position), 0) + 1, ?4, ?5, ?6, ?7, ?8 \
+               FROM releases WHERE tenant = ?1 AND scenario = ?2";
+    let step = match row.release.manifest.origin {
+        ReleaseOrigin::Step { step } | ReleaseOrigin::Promotion { step } => Some(step),
+        ReleaseOrigin::Base | ReleaseOrigin::Rollback { .. } => None,
+    };
+    let id = &row.release.release_id;
+    let query = sqlx::query(sql).bind(key.tenant()).bind(key.scenario()).bind(id.as_str()).bind(status).bind(step);
+    let query = query.bind(row.metrics.as_str()).bind(row.body.raw_bytes).bind(row.body.bytes.as_slice());
+    match query.execute(conn).await.map_err(Fault::Sql) {
+        Ok(_) => Ok(()),
+        Err(fault) if fault.is_unique_violation() => {
+            Err(conflict(format!("release {id} exists already in this scenario")))
+        }
+        Err(fault) => Err(fault),
+    }
+}
+
+async fn reject(conn: &mut SqliteConnection, key: Key, id: ReleaseId) -> Result<(), Fault> {
+    match select_release(conn, &key, &id).await?.map(|listed| listed.status) {
+        None => Err(StoreError::UnknownRelease(id).into()),
+        Some(ReleaseStatus::Rejected) => Ok(()),
+        Some(ReleaseStatus::Served | ReleaseStatus::Retained) => {
+            Err(conflict(format!("release {id} is not held; to leave it, roll back to another release")))
+        }
+        Some(ReleaseStatus::Held) => {
+            let sql = "UPDATE releases SET status = 'rejected' WHERE tenant = ?1 AND scenario = ?2 AND release_id = ?3";
+            let query = sqlx::query(sql).bind(key.tenant()).bind(key.scenario()).bind(id.as_str());
+            query.execute(conn).await?;
+            Ok(())
+        }
+    }
+}
+
+/// Size and body, metrics, stored status, whether it is the head.
+type Row = (i64, Vec<u8>, String, String, bool);
+
+async fn select_release(
+    conn: &mut SqliteConnection,
+    key: &Key,
+    id: &ReleaseId,
+) -> Result<Option<ListedRelease>, Fault> {
+    let sql = "SELECT r.body_bytes, r.body, r.metrics, r.status, r.release_id IS s.head \
+               FROM releases AS r JOIN scenarios AS s ON s.tenant = r.tenant AND s.name = r.scenario \
+               WHERE r.tenant = ?1 AND r.scenario = ?2 AND r.release_id = ?3";
+    let query = sqlx::query_as(sql).bind(key.tenant()).bind(key.scenario()).bind(id.as_str());
+    read_one(query.fetch_optional(conn).await?).await
+}
+
+async fn read_one(row: Option<Row>) -> Result<Option<ListedRelease>, Fault> {
+    match row {
+        Some(row) => Ok(Some(read(row).await?)),
+        None => Ok(None),
+    }
+}
+
+async fn read((raw_bytes, body, metrics, status, is_head): Row) -> Result<ListedRelease, Fault> {
+    let mut release: Release = codec::unpack(body, raw_bytes, "release").await?;
+    release.manifest.metrics = codec::metrics_from_text(&metrics)?;
+    let status = match (status.as_str(), is_head) {
+        ("chain", true) => ReleaseStatus::Served,
+        ("chain", false) => ReleaseStatus::Retained,
+        ("held", _) => ReleaseStatus::Held,
+        ("rejected", _) => ReleaseStatus::Rejected,
+        (other, _) => return Err(damaged("release status", other)),
+    };
+    Ok(ListedRelease { release, status })
+}

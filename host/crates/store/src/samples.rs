@@ -1,0 +1,268 @@
+//! Samples: what is waiting to be learned from, what was set aside and why, and the figures of a scenario.
+//! A sample is pending, reserved by the running step, consumed by a step, or retired with a reason.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use reef_core::{RecordId, Sample, ScenarioName, TenantId};
+use sqlx::SqliteConnection;
+
+use crate::Store;
+use crate::codec::{from_text, to_text};
+use crate::error::{Fault, StoreError, conflict, damaged, invalid};
+use crate::key::Key;
+use crate::records::{read_tokens, record_id};
+use crate::trajectory::{Exchange, Graded, form};
+
+/// Samples of one pool or batch; all their tokens are in memory at once.
+const SAMPLES_MAX: u32 = 16_384;
+/// Reports retired by one call.
+const RETIREMENTS_MAX: usize = 100_000;
+/// Characters of a reason that are kept; recipes write reasons too.
+const REASON_CHARS_MAX: usize = 300;
+/// Kinds of reasons that are listed, most frequent first.
+const REASONS_LISTED_MAX: u32 = 256;
+
+/// What a learner may choose from.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Pool {
+    /// Usable samples, oldest first.
+    pub samples: Vec<Sample>,
+    /// Reports that cannot become samples, and why; to be retired.
+    pub unusable: Vec<(RecordId, String)>,
+}
+
+/// Figures of a scenario. `pending + reserved + consumed + retired` is the number of reports with references.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Inference records.
+    pub inferences: i64,
+    /// Reports, with or without references.
+    pub reports: i64,
+    /// Samples that wait.
+    pub pending: i64,
+    /// Samples in the running step.
+    pub reserved: i64,
+    /// Samples that a step used.
+    pub consumed: i64,
+    /// Samples set aside with a reason.
+    pub retired: i64,
+    /// Steps begun, however they ended.
+    pub steps: i64,
+}
+
+impl Store {
+    /// Pending samples, oldest first, from at most `limit` reports (and 16,384). A record counts for its
+    /// oldest usable report; reports on a record of the running step are left out until the step ends.
+    pub async fn pool(&self, t: &TenantId, s: &ScenarioName, limit: u32) -> Result<Pool, StoreError> {
+        let mut conn = self.reader().await?;
+        self.told(select_pool(&mut conn, &Key::of(t, s), limit.min(SAMPLES_MAX)).await)
+    }
+
+    /// Forms the samples of these reports again, in the given order, whatever their state.
+    pub async fn samples(&self, t: &TenantId, s: &ScenarioName, reports: &[RecordId]) -> Result<Vec<Sample>, StoreError> {
+        let mut conn = self.reader().await?;
+        self.told(select_samples(&mut conn, &Key::of(t, s), reports).await)
+    }
+
+    /// Sets pending reports aside for ever, with reasons. One that is retired already keeps its first reason;
+    /// one in a running step or consumed is a `Conflict`, and then none is retired.
+    pub async fn retire(
+        &self,
+        t: &TenantId,
+        s: &ScenarioName,
+        items: &[(RecordId, String)],
+        now_ms: i64,
+    ) -> Result<(), StoreError> {
+        if items.len() > RETIREMENTS_MAX {
+            let refusal = format!("{} retirements in one call; the limit is {RETIREMENTS_MAX}", items.len());
+            return self.told(Err(invalid(refusal)));
+        }
+        let cut = |reason: &String| reason.chars().take(REASON_CHARS_MAX).collect::<String>();
+        let items: Vec<_> = items.iter().map(|(id, reason)| (id.clone(), cut(reason))).collect();
+        let bytes = items.iter().map(|(id, reason)| id.as_str().len() + reason.len()).sum();
+        let key = Key::of(t, s);
+        self.write(bytes, move |conn| Box::pin(set_aside(conn, key, items, now_ms))).await
+    }
+
+    /// Figures of the scenario; all 0 when it does not exist.
+    pub async fn counts(&self, t: &TenantId, s: &ScenarioName) -> Result<Counts, StoreError> {
+        let mut conn = self.reader().await?;
+        self.told(select_counts(&mut conn, &Key::of(t, s)).await)
+    }
+
+    /// How many samples were retired for which kind of reason: its text up to the first `:`.
+    /// The 256 most frequent kinds.
+    pub async fn retirement_reasons(&self, t: &TenantId, s: &ScenarioName) -> Result<BTreeMap<String, i64>, StoreError> {
+        let mut conn = self.reader().await?;
+        let sql = "SELECT substr(reason, 1, instr(reason || ':', ':') - 1) AS kind, COUNT(*) AS times FROM samples \
+                   WHERE tenant = ?1 AND scenario = ?2 AND state = 'retired' \
+                   GROUP BY kind ORDER BY times DESC, kind LIMIT ?3";
+        let query = sqlx::query_as(sql).bind(t.as_str()).bind(s.as_str()).bind(REASONS_LISTED_MAX);
+        let rows: Vec<(String, i64)> = self.told(query.fetch_all(&mut *conn).await.map_err(Fault::Sql))?;
+        Ok(rows.into_iter().collect())
+    }
+}
+
+type GradedRow = (String, i64, Option<f64>, String);
+
+async fn select_pool(conn: &mut SqliteConnection, key: &Key, limit: u32) -> Result<Pool, Fault> {
+    let sql = "SELECT report, sequence, score, metadata FROM samples AS mine \
+               WHERE tenant = ?1 AND scenario = ?2 AND state = 'pending' AND NOT EXISTS ( \
+                 SELECT 1 FROM sample_records AS a \
+                 JOIN sample_records AS b ON b.tenant = a.tenant AND b.scenario = a.scenario \
+                   AND b.record = a.record AND b.report <> a.report \
+                 JOIN samples AS other ON other.tenant = b.tenant AND other.scenario = b.scenario \
+                   AND other.report = b.report AND other.state = 'reserved' \
+                 WHERE a.tenant = ?1 AND a.scenario = ?2 AND a.report = mine.report) \
+               ORDER BY sequence LIMIT ?3";
+    let query = sqlx::query_as(sql).bind(key.tenant()).bind(key.scenario()).bind(limit);
+    let rows: Vec<GradedRow> = query.fetch_all(&mut *conn).await?;
+    let graded = rows.into_iter().map(read_graded).collect::<Result<Vec<_>, _>>()?;
+    let mut exchanges = select_exchanges(conn, key, &graded).await?;
+    let mut pool = Pool::default();
+    let mut claimed: HashMap<RecordId, RecordId> = HashMap::new();
+    for graded in graded {
+        let turns = exchanges.remove(graded.report.as_str()).unwrap_or_default();
+        let report = graded.report.clone();
+        let taken = turns.iter().find_map(|turn| Some((&turn.record, claimed.get(&turn.record)?)));
+        let formed = match taken {
+            Some((record, by)) => Err(format!("record graded already: record {record} by report {by}; amend that")),
+            None => form(graded, &turns),
+        };
+        match formed {
+            Ok(sample) => {
+                claimed.extend(sample.records.iter().map(|record| (record.clone(), report.clone())));
+                pool.samples.push(sample);
+            }
+            Err(reason) => pool.unusable.push((report, reason)),
+        }
+    }
+    Ok(pool)
+}
+
+async fn select_samples(conn: &mut SqliteConnection, key: &Key, reports: &[RecordId]) -> Result<Vec<Sample>, Fault> {
+    if reports.len() > SAMPLES_MAX as usize {
+        return Err(invalid(format!("{} samples at once; the limit is {SAMPLES_MAX}", reports.len())));
+    }
+    let sql = "SELECT report, sequence, score, metadata FROM json_each(?3) AS wanted CROSS JOIN samples \
+               ON tenant = ?1 AND scenario = ?2 AND report = wanted.value ORDER BY wanted.key";
+    let query = sqlx::query_as(sql).bind(key.tenant()).bind(key.scenario()).bind(to_text(&reports)?);
+    let rows: Vec<GradedRow> = query.fetch_all(&mut *conn).await?;
+    let graded = rows.into_iter().map(read_graded).collect::<Result<Vec<_>, _>>()?;
+    let found: HashSet<&RecordId> = graded.iter().map(|graded| &graded.report).collect();
+    if let Some(missing) = reports.iter().find(|id| !found.contains(id)) {
+        return Err(StoreError::UnknownReference(missing.clone()).into());
+    }
+    let exchanges = select_exchanges(conn, key, &graded).await?;
+    let mut samples = Vec::with_capacity(graded.len());
+    for graded in graded {
+        let report = graded.report.clone();
+        let mut turns = exchanges.get(report.as_str()).cloned().unwrap_or_default();
+        // Its own step may have consumed the records: that does not unmake the batch.
+        turns.iter_mut().for_each(|turn| turn.consumed_by = None);
+        samples.push(form(graded, &turns).map_err(|reason| conflict(format!("report {report} is no sample: {reason}")))?);
+    }
+    Ok(samples)
+}
+
+fn read_graded((report, sequence, score, metadata): GradedRow) -> Result<Graded, Fault> {
+    Ok(Graded { report: record_id(report)?, sequence, score, metadata: from_text(&metadata, "metadata")? })
+}
+
+type ExchangeRow = (
+    String,
+    String,
+    String,
+    bool,
+    Option<String>,
+    Option<String>,
+    Option<Vec<u8>>,
+    Option<Vec<u8>>,
+    Option<Vec<u8>>,
+);
+
+/// The referenced records of each report, in the order in which they happened.
+async fn select_exchanges(
+    conn: &mut SqliteConnection,
+    key: &Key,
+    graded: &[Graded],
+) -> Result<HashMap<String, Vec<Exchange>>, Fault> {
+    let sql = "SELECT link.report, r.id, r.status, r.capture, \
+                 (SELECT used.report FROM sample_records AS used JOIN samples AS other \
+                    ON other.tenant = used.tenant AND other.scenario = used.scenario \
+                    AND other.report = used.report AND other.state = 'consumed' \
+                  WHERE used.tenant = ?1 AND used.scenario = ?2 AND used.record = r.id LIMIT 1), \
+                 r.trace, r.logprobs, r.output, r.prompt \
+               FROM json_each(?3) AS wanted \
+               CROSS JOIN sample_records AS link ON link.tenant = ?1 AND link.scenario = ?2 AND link.report = wanted.value \
+               CROSS JOIN records AS r ON r.tenant = ?1 AND r.scenario = ?2 AND r.id = link.record \
+               ORDER BY wanted.key, r.sequence";
+    let reports: Vec<&RecordId> = graded.iter().map(|graded| &graded.report).collect::<HashSet<_>>().into_iter().collect();
+    let query = sqlx::query_as(sql).bind(key.tenant()).bind(key.scenario()).bind(to_text(&reports)?);
+    let rows: Vec<ExchangeRow> = query.fetch_all(conn).await?;
+    let mut exchanges: HashMap<String, Vec<Exchange>> = HashMap::new();
+    for (report, record, status, capture, consumed_by, trace, logprobs, output, prompt) in rows {
+        let tokens = read_tokens((trace, logprobs, output, prompt))?;
+        let exchange = Exchange { record: record_id(record)?, status, capture, tokens, consumed_by };
+        exchanges.entry(report).or_default().push(exchange);
+    }
+    Ok(exchanges)
+}
+
+async fn set_aside(
+    conn: &mut SqliteConnection,
+    key: Key,
+    items: Vec<(RecordId, String)>,
+    now_ms: i64,
+) -> Result<(), Fault> {
+    let sql = "UPDATE samples SET state = 'retired', reason = ?4, retired_at_ms = ?5 \
+               WHERE tenant = ?1 AND scenario = ?2 AND report = ?3 AND state = 'pending'";
+    for (report, reason) in items {
+        let query = sqlx::query(sql).bind(key.tenant()).bind(key.scenario()).bind(report.as_str());
+        let retired = query.bind(reason).bind(now_ms).execute(&mut *conn).await?.rows_affected();
+        if retired == 0 {
+            retired_already(conn, &key, &report).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn retired_already(conn: &mut SqliteConnection, key: &Key, report: &RecordId) -> Result<(), Fault> {
+    match state(conn, key, report).await?.as_deref() {
+        Some("retired") => Ok(()),
+        Some(state) => Err(conflict(format!("report {report} is {state} and can no longer be retired"))),
+        None => Err(StoreError::UnknownReference(report.clone()).into()),
+    }
+}
+
+/// The state of a sample; `None`: no such sample.
+pub(crate) async fn state(conn: &mut SqliteConnection, key: &Key, report: &RecordId) -> Result<Option<String>, Fault> {
+    let sql = "SELECT state FROM samples WHERE tenant = ?1 AND scenario = ?2 AND report = ?3";
+    let query = sqlx::query_scalar(sql).bind(key.tenant()).bind(key.scenario()).bind(report.as_str());
+    Ok(query.fetch_optional(conn).await?)
+}
+
+async fn select_counts(conn: &mut SqliteConnection, key: &Key) -> Result<Counts, Fault> {
+    // One statement, so that all figures are of one moment.
+    let sql = "SELECT 'inferences', inferences FROM scenarios WHERE tenant = ?1 AND name = ?2 \
+               UNION ALL SELECT 'reports', reports FROM scenarios WHERE tenant = ?1 AND name = ?2 \
+               UNION ALL SELECT 'steps', COUNT(*) FROM steps WHERE tenant = ?1 AND scenario = ?2 \
+               UNION ALL SELECT state, COUNT(*) FROM samples WHERE tenant = ?1 AND scenario = ?2 GROUP BY state";
+    let query = sqlx::query_as(sql).bind(key.tenant()).bind(key.scenario());
+    let rows: Vec<(String, i64)> = query.fetch_all(conn).await?;
+    let mut counts = Counts::default();
+    for (name, value) in rows {
+        let figure = match name.as_str() {
+            "inferences" => &mut counts.inferences,
+            "reports" => &mut counts.reports,
+            "steps" => &mut counts.steps,
+            "pending" => &mut counts.pending,
+            "reserved" => &mut counts.reserved,
+            "consumed" => &mut counts.consumed,
+            "retired" => &mut counts.retired,
+            other => return Err(damaged("sample state", other)),
+        };
+        *figure = value;
+    }
+    Ok(counts)
+}

@@ -1,0 +1,160 @@
+//! Scenarios and their settings. The settings are stored as JSON, so that a restart finds the training
+//! mode, the gate and the recipe's configuration as the operator left them.
+
+use reef_core::{Gate, ScenarioName, TenantId};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use sqlx::SqliteConnection;
+
+use crate::Store;
+use crate::codec::{from_text, to_text};
+use crate::error::{Fault, StoreError, damaged, invalid};
+use crate::key::Key;
+
+/// Bytes of the settings as JSON.
+const SETTINGS_BYTES_MAX: usize = 1 << 20;
+/// Lag up to which samples are usable, unless a scenario says otherwise; 0 would throw nearly all away.
+const MAX_STALENESS_DEFAULT: u32 = 4;
+
+/// Who starts training.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TrainingMode {
+    /// The learner, whenever the recipe finds a batch.
+    #[default]
+    Auto,
+    /// An operator's call.
+    Manual,
+}
+
+/// What an operator may set for one scenario.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ScenarioSettings {
+    /// Who starts training.
+    pub training_mode: TrainingMode,
+    /// Largest lag of a usable sample, in releases.
+    pub max_staleness: u32,
+    /// Configuration of the recipe, as its schema wants it.
+    pub recipe_config: Map<String, Value>,
+    /// The rule for releasing a candidate; `None`: the server's default.
+    pub gate: Option<Gate>,
+}
+
+impl Default for ScenarioSettings {
+    fn default() -> Self {
+        Self {
+            training_mode: TrainingMode::Auto,
+            max_staleness: MAX_STALENESS_DEFAULT,
+            recipe_config: Map::new(),
+            gate: None,
+        }
+    }
+}
+
+/// One thing that learns.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Scenario {
+    /// Owner.
+    pub tenant: TenantId,
+    /// Name.
+    pub name: ScenarioName,
+    /// Settings.
+    pub settings: ScenarioSettings,
+    /// Milliseconds since the Unix epoch.
+    pub created_at_ms: i64,
+}
+
+/// Did `create_scenario` create it?
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Created {
+    /// Yes.
+    New,
+    /// It exists; its settings are as they were.
+    Existing,
+}
+
+type Row = (String, String, String, i64);
+
+impl Store {
+    /// Creates a scenario; an existing one is left as it is.
+    pub async fn create_scenario(
+        &self,
+        t: &TenantId,
+        s: &ScenarioName,
+        settings: &ScenarioSettings,
+        now_ms: i64,
+    ) -> Result<Created, StoreError> {
+        let (key, settings) = (Key::of(t, s), self.told(settings_text(settings))?);
+        self.append(0, move |conn| Box::pin(insert(conn, key, settings, now_ms))).await
+    }
+
+    /// One scenario.
+    pub async fn scenario(&self, t: &TenantId, s: &ScenarioName) -> Result<Option<Scenario>, StoreError> {
+        let mut conn = self.reader().await?;
+        let sql = "SELECT tenant, name, settings, created_at_ms FROM scenarios WHERE tenant = ?1 AND name = ?2";
+        let query = sqlx::query_as(sql).bind(t.as_str()).bind(s.as_str());
+        let row: Option<Row> = self.told(query.fetch_optional(&mut *conn).await.map_err(Fault::Sql))?;
+        self.told(row.map(read).transpose())
+    }
+
+    /// The scenarios of a tenant, by name.
+    pub async fn scenarios(&self, t: &TenantId) -> Result<Vec<Scenario>, StoreError> {
+        let mut conn = self.reader().await?;
+        let sql = "SELECT tenant, name, settings, created_at_ms FROM scenarios WHERE tenant = ?1 ORDER BY name";
+        let rows = sqlx::query_as(sql).bind(t.as_str()).fetch_all(&mut *conn).await;
+        let rows: Vec<Row> = self.told(rows.map_err(Fault::Sql))?;
+        self.told(rows.into_iter().map(read).collect())
+    }
+
+    /// Every scenario of every tenant; for the server's own start, never for a caller.
+    pub async fn all_scenarios(&self) -> Result<Vec<Scenario>, StoreError> {
+        let mut conn = self.reader().await?;
+        let sql = "SELECT tenant, name, settings, created_at_ms FROM scenarios ORDER BY tenant, name";
+        let rows: Vec<Row> = self.told(sqlx::query_as(sql).fetch_all(&mut *conn).await.map_err(Fault::Sql))?;
+        self.told(rows.into_iter().map(read).collect())
+    }
+
+    /// Replaces the settings.
+    pub async fn update_scenario(
+        &self,
+        t: &TenantId,
+        s: &ScenarioName,
+        settings: &ScenarioSettings,
+    ) -> Result<(), StoreError> {
+        let (key, settings) = (Key::of(t, s), self.told(settings_text(settings))?);
+        self.append(0, move |conn| Box::pin(update(conn, key, settings))).await
+    }
+}
+
+async fn insert(conn: &mut SqliteConnection, key: Key, settings: String, now_ms: i64) -> Result<Created, Fault> {
+    let sql = "INSERT INTO scenarios (tenant, name, settings, created_at_ms) \
+               VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO NOTHING";
+    let query = sqlx::query(sql).bind(key.tenant()).bind(key.scenario()).bind(settings).bind(now_ms);
+    let created = query.execute(conn).await?.rows_affected() == 1;
+    Ok(if created { Created::New } else { Created::Existing })
+}
+
+async fn update(conn: &mut SqliteConnection, key: Key, settings: String) -> Result<(), Fault> {
+    let sql = "UPDATE scenarios SET settings = ?3 WHERE tenant = ?1 AND name = ?2";
+    let query = sqlx::query(sql).bind(key.tenant()).bind(key.scenario()).bind(settings);
+    if query.execute(conn).await?.rows_affected() == 1 { Ok(()) } else { Err(key.unknown()) }
+}
+
+fn settings_text(settings: &ScenarioSettings) -> Result<String, Fault> {
+    let text = to_text(settings)?;
+    if text.len() > SETTINGS_BYTES_MAX {
+        let size = text.len();
+        return Err(invalid(format!("the settings have {size} bytes; the limit is {SETTINGS_BYTES_MAX}")));
+    }
+    Ok(text)
+}
+
+fn read((tenant, name, settings, created_at_ms): Row) -> Result<Scenario, Fault> {
+    Ok(Scenario {
+        tenant: TenantId::parse(tenant).map_err(|e| damaged("scenario row", e))?,
+        name: ScenarioName::parse(name).map_err(|e| damaged("scenario row", e))?,
+        settings: from_text(&settings, "settings")?,
+        created_at_ms,
+    })
+}

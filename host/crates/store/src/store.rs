@@ -1,0 +1,168 @@
+//! The handle that the binary clones: opens the file, sends writes to the writer, lends readers.
+//! SQLite runs in WAL mode with full syncs, so a reader never blocks the writer, and a returned write is on disk.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use sqlx::pool::PoolConnection;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous};
+use sqlx::{ConnectOptions, Sqlite, SqliteConnection};
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::task::JoinHandle;
+
+use crate::error::{Fault, StoreError, told_migration};
+use crate::writer::{Counters, Job, Pending, QUEUE_JOBS_MAX, QUEUE_KIB_MAX, Work, Writer};
+
+/// How long SQLite waits for another program's lock.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(30);
+/// Connections that read at once.
+const READERS_MAX: u32 = 4;
+/// How long a read waits for a connection.
+const READER_WAIT: Duration = Duration::from_secs(30);
+/// Bytes to which the write-ahead log shrinks after a long reader let it grow.
+const WAL_BYTES_KEPT: &str = "67108864";
+
+static MIGRATIONS: sqlx::migrate::Migrator = sqlx::migrate!("./migrations");
+
+/// What the writer did since the store was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WriteStats {
+    /// Transactions committed; each is one sync to disk.
+    pub transactions: u64,
+    /// Calls that those transactions carried.
+    pub writes: u64,
+}
+
+/// The durable log of one server. Cheap to clone; all clones are one store.
+#[derive(Clone)]
+pub struct Store {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    path: Arc<Path>,
+    readers: SqlitePool,
+    /// Empty once closed.
+    jobs: Mutex<Option<mpsc::Sender<Box<dyn Pending>>>>,
+    room: Arc<Semaphore>,
+    counters: Arc<Counters>,
+    writer: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Store").field("path", &self.inner.path).finish_non_exhaustive()
+    }
+}
+
+impl Store {
+    /// Opens the database at `path`, creates it if it is missing, and brings its tables up to date.
+    /// Must run inside a tokio runtime, which then carries the writer.
+    pub async fn open(path: &Path) -> Result<Self, StoreError> {
+        let shared: Arc<Path> = Arc::from(path);
+        let options = options(path);
+        let mut connection = options.connect().await.map_err(|e| Fault::Sql(e).told(path))?;
+        MIGRATIONS.run_direct(None, &mut connection, false).await.map_err(|e| told_migration(e, path))?;
+        let readers = SqlitePoolOptions::new()
+            .max_connections(READERS_MAX)
+            .acquire_timeout(READER_WAIT)
+            .test_before_acquire(false)
+            .connect_lazy_with(options.clone().create_if_missing(false).pragma("query_only", "ON"));
+        let (sender, jobs) = mpsc::channel(QUEUE_JOBS_MAX);
+        let counters = Arc::new(Counters::default());
+        let writer = Writer {
+            path: Arc::clone(&shared),
+            options,
+            connection: Some(connection),
+            jobs,
+            counters: Arc::clone(&counters),
+        };
+        let inner = Inner {
+            path: shared,
+            readers,
+            jobs: Mutex::new(Some(sender)),
+            room: Arc::new(Semaphore::new(QUEUE_KIB_MAX as usize)),
+            counters,
+            writer: Mutex::new(Some(tokio::spawn(writer.run()))),
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Finishes the writes that were accepted, then closes the file. Later calls return `Closed`.
+    pub async fn close(&self) {
+        drop(self.inner.jobs.lock().unwrap_or_else(PoisonError::into_inner).take());
+        // Readers first: the last connection to close folds the log into the file.
+        self.inner.readers.close().await;
+        let writer = self.inner.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(writer) = writer
+            && let Err(error) = writer.await
+        {
+            tracing::error!(%error, "store.writer");
+        }
+    }
+
+    /// Counters of the writer.
+    pub fn write_stats(&self) -> WriteStats {
+        WriteStats {
+            transactions: self.inner.counters.transactions.load(Ordering::Relaxed),
+            writes: self.inner.counters.jobs.load(Ordering::Relaxed),
+        }
+    }
+
+    /// A connection that can only read.
+    pub(crate) async fn reader(&self) -> Result<PoolConnection<Sqlite>, StoreError> {
+        self.told(self.inner.readers.acquire().await.map_err(Fault::Sql))
+    }
+
+    /// Names the file in a fault.
+    pub(crate) fn told<T>(&self, result: Result<T, Fault>) -> Result<T, StoreError> {
+        result.map_err(|fault| fault.told(&self.inner.path))
+    }
+
+    /// Runs a write of several changes: all of them or none.
+    pub(crate) async fn write<T, F>(&self, bytes: usize, work: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: for<'c> FnOnce(&'c mut SqliteConnection) -> Work<'c, T> + Send + 'static,
+    {
+        self.submit(bytes, true, work).await
+    }
+
+    /// Runs a write that can only fail before its first change; saves the savepoint.
+    pub(crate) async fn append<T, F>(&self, bytes: usize, work: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: for<'c> FnOnce(&'c mut SqliteConnection) -> Work<'c, T> + Send + 'static,
+    {
+        self.submit(bytes, false, work).await
+    }
+
+    async fn submit<T, F>(&self, bytes: usize, many_changes: bool, work: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: for<'c> FnOnce(&'c mut SqliteConnection) -> Work<'c, T> + Send + 'static,
+    {
+        let kib = u32::try_from(bytes >> 10).unwrap_or(QUEUE_KIB_MAX).clamp(1, QUEUE_KIB_MAX);
+        let room = Arc::clone(&self.inner.room).acquire_many_owned(kib).await.map_err(|_| StoreError::Closed)?;
+        let sender = self.inner.jobs.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let (caller, result) = oneshot::channel();
+        let job = Job { work: Some(work), many_changes, result: None, caller, room };
+        sender.ok_or(StoreError::Closed)?.send(Box::new(job)).await.map_err(|_| StoreError::Closed)?;
+        result.await.unwrap_or(Err(StoreError::Closed))
+    }
+}
+
+fn options(path: &Path) -> SqliteConnectOptions {
+    SqliteConnectOptions::new()
+        .filename(path)
+        .create_if_missing(true)
+        .journal_mode(SqliteJournalMode::Wal)
+        .synchronous(SqliteSynchronous::Full)
+        .busy_timeout(BUSY_TIMEOUT)
+        .foreign_keys(true)
+        .pragma("journal_size_limit", WAL_BYTES_KEPT)
+        .disable_statement_logging()
+}

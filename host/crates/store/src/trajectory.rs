@@ -1,0 +1,96 @@
+//! How a report and the records it references become one sample, or why they cannot.
+//! Pure: `samples.rs` reads the rows. Reasons read `kind: detail`, so that they can be counted by kind.
+
+use reef_core::{RecordId, ReleaseId, Sample, TokenTrace, Trajectory, Turn, assemble, sha256_hex};
+use serde_json::{Map, Value};
+
+use crate::codec::ids_to_bytes;
+
+/// Tokens that may be replaced inside the last response before a turn counts as a fork (recipes.md §0).
+const REALIGN_THRESHOLD: usize = 1024;
+
+/// The report's side of a sample.
+#[derive(Debug, Clone)]
+pub(crate) struct Graded {
+    pub(crate) report: RecordId,
+    pub(crate) sequence: i64,
+    pub(crate) score: Option<f64>,
+    pub(crate) metadata: Map<String, Value>,
+}
+
+/// One referenced record.
+#[derive(Debug, Clone)]
+pub(crate) struct Exchange {
+    pub(crate) record: RecordId,
+    pub(crate) status: String,
+    pub(crate) capture: bool,
+    pub(crate) tokens: Option<TokenTrace>,
+    /// The report through which it was trained.
+    pub(crate) consumed_by: Option<String>,
+}
+
+/// Forms the sample; `exchanges` in the order in which they happened.
+pub(crate) fn form(graded: Graded, exchanges: &[Exchange]) -> Result<Sample, String> {
+    let traces = exchanges.iter().map(usable).collect::<Result<Vec<_>, _>>()?;
+    let (release, release_sequence) = one_release(&traces)?;
+    let temperature = one_temperature(&traces)?;
+    let turns: Vec<Turn<'_>> = traces.iter().map(|trace| Turn::from(*trace)).collect();
+    let trajectory = assemble(&turns, REALIGN_THRESHOLD).map_err(|e| format!("not one trajectory: {e}"))?;
+    Ok(Sample {
+        prompt_key: prompt_key(&trajectory),
+        report: graded.report,
+        records: exchanges.iter().map(|exchange| exchange.record.clone()).collect(),
+        score: graded.score,
+        metadata: graded.metadata,
+        trajectory,
+        temperature,
+        release,
+        release_sequence,
+        sequence: graded.sequence,
+    })
+}
+
+fn usable(exchange: &Exchange) -> Result<&TokenTrace, String> {
+    let id = &exchange.record;
+    if !exchange.capture {
+        return Err(format!("capture off: record {id}"));
+    }
+    if let Some(report) = &exchange.consumed_by {
+        return Err(format!("record trained already: record {id} through report {report}"));
+    }
+    let sampled = exchange.tokens.as_ref().filter(|trace| !trace.output.is_empty());
+    match (exchange.status.as_str(), sampled) {
+        ("failed", _) => Err(format!("request failed: record {id}")),
+        (_, Some(trace)) => Ok(trace),
+        ("cancelled", None) => Err(format!("cancelled before a token: record {id}")),
+        (_, None) => Err(format!("no captured tokens: record {id}")),
+    }
+}
+
+fn one_release(traces: &[&TokenTrace]) -> Result<(ReleaseId, u32), String> {
+    let mut spans = traces.iter().flat_map(|trace| &trace.spans);
+    let first = spans.next().ok_or("no release recorded: its tokens name no release")?;
+    match spans.find(|span| span.release != first.release) {
+        Some(other) => Err(format!("more than one release: {} and {}", first.release, other.release)),
+        None => Ok((first.release.clone(), first.sequence)),
+    }
+}
+
+fn one_temperature(traces: &[&TokenTrace]) -> Result<f32, String> {
+    let effective = |trace: &&TokenTrace| match trace.sampling.temperature {
+        // Greedy answers record the log-probs of temperature 1.
+        0.0 => 1.0,
+        temperature => temperature,
+    };
+    let mut temperatures = traces.iter().map(effective);
+    let first = temperatures.next().ok_or("no captured tokens: it references no record")?;
+    match temperatures.find(|other| *other != first) {
+        Some(other) => Err(format!("more than one temperature: {first} and {other}")),
+        None => Ok(first),
+    }
+}
+
+fn prompt_key(trajectory: &Trajectory) -> String {
+    let prompt = trajectory.tokens.get(..trajectory.prompt_length).unwrap_or_default();
+    sha256_hex(&ids_to_bytes(prompt))
+}

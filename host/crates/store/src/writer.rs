@@ -1,0 +1,174 @@
+//! The one writer: a task that owns the only writing connection and commits many callers at once.
+//! Jobs that arrive while a transaction runs join it; each runs in a savepoint of its own, and every
+//! caller hears of its result only after the commit, which syncs the log to disk. After a transaction
+//! fails none of its jobs is acknowledged, the connection is opened anew, and the writer goes on.
+
+use std::future::Future;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{ConnectOptions, Connection, SqliteConnection};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
+
+use crate::error::{Fault, StoreError};
+
+/// Jobs that wait for the writer; more callers wait in `send`.
+pub(crate) const QUEUE_JOBS_MAX: usize = 1024;
+/// KiB of rows that wait for the writer or run; more callers wait for room.
+pub(crate) const QUEUE_KIB_MAX: u32 = 256 << 10;
+/// Jobs of one transaction: bounds how long its first caller waits for the last.
+const GROUP_JOBS_MAX: usize = 256;
+
+/// What a job or a query does with its connection.
+pub(crate) type Work<'c, T> = Pin<Box<dyn Future<Output = Result<T, Fault>> + Send + 'c>>;
+
+/// Counters of the writer since it started.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    /// Transactions committed; each is one sync to disk.
+    pub(crate) transactions: AtomicU64,
+    /// Jobs that those transactions carried.
+    pub(crate) jobs: AtomicU64,
+}
+
+/// A job whose result type is erased, so that one queue carries all.
+pub(crate) trait Pending: Send {
+    /// Needs a savepoint: it may fail after its first change.
+    fn many_changes(&self) -> bool;
+    /// Runs and keeps the result.
+    fn apply<'c>(&'c mut self, conn: &'c mut SqliteConnection) -> Pin<Box<dyn Future<Output = Option<Fault>> + Send + 'c>>;
+    /// Keeps a refusal as the result.
+    fn refuse(&mut self, error: StoreError);
+    /// Tells the caller: the result, or why the whole transaction failed.
+    fn settle(self: Box<Self>, failed: Option<&StoreError>);
+}
+
+/// A job and its caller.
+pub(crate) struct Job<T, F> {
+    pub(crate) work: Option<F>,
+    pub(crate) many_changes: bool,
+    pub(crate) result: Option<Result<T, StoreError>>,
+    pub(crate) caller: oneshot::Sender<Result<T, StoreError>>,
+    pub(crate) room: OwnedSemaphorePermit,
+}
+
+impl<T, F> Pending for Job<T, F>
+where
+    T: Send,
+    F: for<'c> FnOnce(&'c mut SqliteConnection) -> Work<'c, T> + Send,
+{
+    fn many_changes(&self) -> bool {
+        self.many_changes
+    }
+
+    fn apply<'c>(&'c mut self, conn: &'c mut SqliteConnection) -> Pin<Box<dyn Future<Output = Option<Fault>> + Send + 'c>> {
+        Box::pin(async move {
+            let work = self.work.take()?;
+            match work(conn).await {
+                Ok(value) => {
+                    self.result = Some(Ok(value));
+                    None
+                }
+                Err(fault) => Some(fault),
+            }
+        })
+    }
+
+    fn refuse(&mut self, error: StoreError) {
+        self.result = Some(Err(error));
+    }
+
+    fn settle(self: Box<Self>, failed: Option<&StoreError>) {
+        let result = match failed {
+            Some(error) => Err(error.clone()),
+            None => self.result.unwrap_or(Err(StoreError::Closed)),
+        };
+        drop(self.room);
+        // A caller that went away changes nothing: the row is durable.
+        let _ = self.caller.send(result);
+    }
+}
+
+/// The task.
+pub(crate) struct Writer {
+    pub(crate) path: Arc<Path>,
+    pub(crate) options: SqliteConnectOptions,
+    pub(crate) connection: Option<SqliteConnection>,
+    pub(crate) jobs: mpsc::Receiver<Box<dyn Pending>>,
+    pub(crate) counters: Arc<Counters>,
+}
+
+impl Writer {
+    /// Runs until every sender is gone and the queue is empty.
+    pub(crate) async fn run(mut self) {
+        while let Some(first) = self.jobs.recv().await {
+            let mut group = vec![first];
+            let failed = match self.commit(&mut group).await {
+                Ok(()) => None,
+                Err(fault) => Some(self.give_up(fault).await),
+            };
+            for job in group {
+                job.settle(failed.as_ref());
+            }
+        }
+        if let Some(connection) = self.connection.take()
+            && let Err(error) = connection.close().await
+        {
+            tracing::warn!(path = %self.path.display(), %error, "store.close");
+        }
+    }
+
+    /// One transaction: the group and what arrives meanwhile.
+    async fn commit(&mut self, group: &mut Vec<Box<dyn Pending>>) -> Result<(), Fault> {
+        if self.connection.is_none() {
+            self.connection = Some(self.options.connect().await?);
+        }
+        let Some(conn) = self.connection.as_mut() else { return Err(StoreError::Closed.into()) };
+        sqlx::query("BEGIN IMMEDIATE").execute(&mut *conn).await?;
+        let mut next = 0;
+        while let Some(job) = group.get_mut(next) {
+            run_job(job.as_mut(), conn, &self.path).await?;
+            next += 1;
+            if next == group.len() && next < GROUP_JOBS_MAX {
+                group.extend(self.jobs.try_recv());
+            }
+        }
+        sqlx::query("COMMIT").execute(&mut *conn).await?;
+        self.counters.transactions.fetch_add(1, Ordering::Relaxed);
+        self.counters.jobs.fetch_add(group.len() as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// A connection whose transaction failed is not trusted again; closing it rolls back.
+    async fn give_up(&mut self, fault: Fault) -> StoreError {
+        if let Some(connection) = self.connection.take() {
+            let _ = connection.close().await;
+        }
+        let error = fault.told(&self.path);
+        tracing::error!(%error, "store.transaction");
+        error
+    }
+}
+
+async fn run_job(job: &mut dyn Pending, conn: &mut SqliteConnection, path: &Path) -> Result<(), Fault> {
+    let savepoint = job.many_changes();
+    if savepoint {
+        sqlx::query("SAVEPOINT job").execute(&mut *conn).await?;
+    }
+    if let Some(fault) = job.apply(conn).await {
+        if !fault.spares_transaction() {
+            return Err(fault);
+        }
+        if savepoint {
+            sqlx::query("ROLLBACK TO job").execute(&mut *conn).await?;
+        }
+        job.refuse(fault.told(path));
+    }
+    if savepoint {
+        sqlx::query("RELEASE job").execute(&mut *conn).await?;
+    }
+    Ok(())
+}

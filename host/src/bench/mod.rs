@@ -1,0 +1,51 @@
+//! `reef bench`: what this machine does, as medians of several runs with the conditions beside them.
+//! Every figure is measured here and now; nothing is carried over from elsewhere.
+
+mod engine;
+mod recipe;
+
+use serde_json::{Value, json};
+
+use crate::config::Config;
+use crate::error::StartError;
+use crate::host::threads;
+
+/// Runs every measurement `runs` times.
+pub async fn run(config: &Config, runs: usize) -> Result<Value, StartError> {
+    let engine = engine::load(config).await?;
+    let serving = engine::serving(&engine, runs).await?;
+    let swap = engine::swap_pause_ms(&engine, config, runs).await?;
+    let train = engine::train_tokens_per_second(&engine, config, runs).await?;
+    let recipe = recipe::call_us(config, runs).await?;
+    Ok(json!({
+        "decode_tokens_per_second_1_stream": serving.decode_1,
+        "decode_tokens_per_second_8_streams": serving.decode_8,
+        "decode_tokens_per_second_32_streams": serving.decode_32,
+        "prefill_tokens_per_second": serving.prefill,
+        "train_tokens_per_second": train,
+        "swap_pause_ms": swap,
+        "recipe_call_us": recipe,
+        "conditions": {
+            "version": env!("CARGO_PKG_VERSION"),
+            "model": engine.info().name,
+            "threads": threads(config.engine.threads),
+            "cores": std::thread::available_parallelism().map_or(0, usize::from),
+            "runs": runs,
+            "statistic": "median",
+        },
+    }))
+}
+
+/// The middle value.
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_median_is_the_middle_value() {
+        assert_eq!(super::median(vec![3.0, 1.0, 2.0]), 2.0);
+    }
+}

@@ -1,0 +1,316 @@
+//! The commands of `reef`, with examples; each one is a few lines over the crate that does the work.
+//! Exit codes: 0 done, 1 failed, 2 configuration or usage, 3 model, 4 address, 5 storage, 6 recipe.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+use serde_json::{Value, json};
+
+use crate::bench;
+use crate::client::Client;
+use crate::config::{Config, LogFormat, print_config};
+use crate::demo;
+use crate::error::StartError;
+use crate::host;
+use crate::telemetry::Telemetry;
+
+/// A server that makes agents learn from their own use.
+#[derive(Debug, Parser)]
+#[command(name = "reef", version, about, arg_required_else_help = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serve a model, record its use, learn from it.
+    #[command(after_help = "Examples:\n  reef serve --recipe sao.wasm\n  reef serve -c config/reef.yaml --listen 127.0.0.1:9000\n  reef serve --print-config")]
+    Serve(ServeArgs),
+    /// Watch a model learn from its own traffic, on this machine, in minutes.
+    #[command(after_help = "Examples:\n  reef demo\n  reef demo --seed 2 --families easy\n  reef demo --json 2>/dev/null | tail -n 1")]
+    Demo(DemoArgs),
+    /// Measure this machine: decode, prefill, training, swap, recipe call.
+    #[command(after_help = "Example:\n  reef bench --json")]
+    Bench(BenchArgs),
+    /// What a running server does now.
+    #[command(after_help = "Example:\n  reef status --url http://127.0.0.1:8420")]
+    Status(Remote),
+    /// Releases of a scenario.
+    Release {
+        #[command(subcommand)]
+        command: ReleaseCommand,
+    },
+    /// Recipe components.
+    Recipe {
+        #[command(subcommand)]
+        command: RecipeCommand,
+    },
+}
+
+#[derive(Debug, Args)]
+struct ServeArgs {
+    /// Configuration file (YAML); config/reef.yaml lists every key.
+    #[arg(short, long, env = "REEF_CONFIG")]
+    config: Option<PathBuf>,
+    /// Recipe component to learn with.
+    #[arg(long)]
+    recipe: Option<PathBuf>,
+    /// GGUF file or Hugging Face folder.
+    #[arg(long)]
+    model: Option<PathBuf>,
+    /// Address to serve on.
+    #[arg(long)]
+    listen: Option<SocketAddr>,
+    /// Folder of the database and the releases.
+    #[arg(long)]
+    data: Option<PathBuf>,
+    /// Show each value and where it came from, then end.
+    #[arg(long)]
+    print_config: bool,
+}
+
+#[derive(Debug, Args)]
+struct DemoArgs {
+    /// Seed of the tasks.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// `all`, `easy`, or names of task families, separated by commas.
+    #[arg(long, default_value = "all")]
+    families: String,
+    /// The most minutes one family may take.
+    #[arg(long, default_value_t = 10)]
+    minutes: u64,
+    /// Recipe component.
+    #[arg(long, default_value = DEFAULT_RECIPE)]
+    recipe: PathBuf,
+    /// GGUF file or Hugging Face folder.
+    #[arg(long)]
+    model: Option<PathBuf>,
+    /// The page with the learning curve.
+    #[arg(long, default_value = "demo-report.html")]
+    page: PathBuf,
+    /// Keep the server's data here instead of a temporary folder.
+    #[arg(long)]
+    data: Option<PathBuf>,
+    /// Only the last line: the summary as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+struct BenchArgs {
+    /// GGUF file or Hugging Face folder.
+    #[arg(long)]
+    model: Option<PathBuf>,
+    /// Recipe component.
+    #[arg(long, default_value = DEFAULT_RECIPE)]
+    recipe: PathBuf,
+    /// Runs of each measurement; the median is told.
+    #[arg(long, default_value_t = 3)]
+    runs: usize,
+    /// For machines.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+struct Remote {
+    /// Address of the server.
+    #[arg(long, env = "REEF_URL", default_value = "http://127.0.0.1:8420")]
+    url: String,
+}
+
+#[derive(Debug, Subcommand)]
+enum ReleaseCommand {
+    /// Newest first.
+    #[command(after_help = "Example:\n  reef release list my-agent")]
+    List {
+        /// Scenario.
+        scenario: String,
+        #[command(flatten)]
+        remote: Remote,
+    },
+    /// Serve the content of an earlier release again, as a new release.
+    #[command(after_help = "Example:\n  reef release rollback my-agent 3f1c…")]
+    Rollback {
+        /// Scenario.
+        scenario: String,
+        /// Release to return to.
+        release: String,
+        #[command(flatten)]
+        remote: Remote,
+    },
+    /// Serve a held candidate.
+    Promote {
+        /// Scenario.
+        scenario: String,
+        /// Held release.
+        release: String,
+        #[command(flatten)]
+        remote: Remote,
+    },
+    /// Refuse a held candidate.
+    Reject {
+        /// Scenario.
+        scenario: String,
+        /// Held release.
+        release: String,
+        #[command(flatten)]
+        remote: Remote,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum RecipeCommand {
+    /// Load a component in the sandbox and show what it says of itself.
+    #[command(after_help = "Example:\n  reef recipe inspect target/wasm32-wasip2/recipe/reef_recipe_sao.wasm")]
+    Inspect {
+        /// Component.
+        path: PathBuf,
+    },
+}
+
+const DEFAULT_RECIPE: &str = "target/wasm32-wasip2/recipe/reef_recipe_sao.wasm";
+
+/// Runs a command to its exit code; errors go to standard error as one sentence.
+pub fn run(cli: Cli) -> ExitCode {
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("reef: the runtime cannot start: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let result = runtime.block_on(async {
+        match cli.command {
+            Command::Serve(args) => serve(args).await,
+            Command::Demo(args) => run_demo(args).await,
+            Command::Bench(args) => run_bench(args).await,
+            Command::Status(remote) => show(&Client::new(&remote.url)?.get("/reef/status").await?),
+            Command::Release { command } => release(command).await,
+            Command::Recipe { command: RecipeCommand::Inspect { path } } => inspect(path).await,
+        }
+    });
+    // Blocking threads (a training step that was cut off) must not keep the process alive.
+    runtime.shutdown_background();
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("reef: {error}");
+            error.exit_code()
+        }
+    }
+}
+
+async fn serve(args: ServeArgs) -> Result<(), StartError> {
+    let (mut config, file) = match &args.config {
+        Some(path) => Config::read(path).map(|(config, value)| (config, Some(value)))?,
+        None => (Config::default(), None),
+    };
+    let mut flags = Vec::new();
+    let mut set = |name: &'static str, given: bool| given.then(|| flags.push(name));
+    set("recipe", args.recipe.is_some());
+    set("model", args.model.is_some());
+    set("listen", args.listen.is_some());
+    set("data", args.data.is_some());
+    config.recipe = args.recipe.or(config.recipe);
+    config.model = args.model.unwrap_or(config.model);
+    config.listen = args.listen.unwrap_or(config.listen);
+    config.data = args.data.unwrap_or(config.data);
+    if args.print_config {
+        println!("{}", print_config(&config, file.as_ref(), &flags)?);
+        return Ok(());
+    }
+    let telemetry = Telemetry::install(&config.telemetry)?;
+    let running = host::start(config).await?;
+    println!("reef serves on http://{}", running.address);
+    stop_signal().await;
+    tracing::info!("stopping");
+    running.shutdown().await;
+    telemetry.shutdown();
+    Ok(())
+}
+
+async fn stop_signal() {
+    let interrupt = tokio::signal::ctrl_c();
+    let terminated = async {
+        match tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) {
+            Ok(mut signal) => drop(signal.recv().await),
+            Err(_) => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        _ = interrupt => {}
+        () = terminated => {}
+    }
+}
+
+async fn run_demo(args: DemoArgs) -> Result<(), StartError> {
+    let families = demo::families::select(&args.families).map_err(|problem| StartError::Config(format!("--families: {problem}")))?;
+    let temporary = tempfile::tempdir().map_err(|error| StartError::Other(format!("no temporary folder: {error}")))?;
+    let mut config = Config { listen: SocketAddr::from(([127, 0, 0, 1], 0)), recipe: Some(args.recipe), ..Config::default() };
+    config.data = args.data.unwrap_or_else(|| temporary.path().to_path_buf());
+    config.model = args.model.unwrap_or(config.model);
+    config.telemetry.log = "error".to_owned();
+    config.telemetry.log_format = LogFormat::Text;
+    // The demo waits for the learner, so training may have the machine.
+    config.training.share = 1.0;
+    let _telemetry = Telemetry::install(&config.telemetry)?;
+    let running = host::start(config).await?;
+    let options = demo::DemoOptions {
+        base_url: format!("http://{}", running.address),
+        token: None,
+        seed: args.seed,
+        families,
+        minutes_max: args.minutes,
+        page: args.page,
+        quiet: args.json,
+    };
+    let summary = demo::run(options).await;
+    running.shutdown().await;
+    let summary = summary.map_err(|error| StartError::Other(error.to_string()))?;
+    println!("{}", summary.to_json());
+    Ok(())
+}
+
+async fn run_bench(args: BenchArgs) -> Result<(), StartError> {
+    let mut config = Config::default();
+    config.model = args.model.unwrap_or(config.model);
+    config.recipe = Some(args.recipe);
+    let results = bench::run(&config, args.runs.max(1)).await?;
+    if args.json {
+        println!("{results}");
+        return Ok(());
+    }
+    show(&results)
+}
+
+async fn release(command: ReleaseCommand) -> Result<(), StartError> {
+    let (remote, scenario, action, release) = match command {
+        ReleaseCommand::List { scenario, remote } => {
+            let listed = Client::new(&remote.url)?.get(&format!("/reef/scenarios/{scenario}/releases")).await?;
+            return show(&listed);
+        }
+        ReleaseCommand::Rollback { scenario, release, remote } => (remote, scenario, "rollback", release),
+        ReleaseCommand::Promote { scenario, release, remote } => (remote, scenario, "promote", release),
+        ReleaseCommand::Reject { scenario, release, remote } => (remote, scenario, "reject", release),
+    };
+    let body = json!({ "release_id": release });
+    show(&Client::new(&remote.url)?.post(&format!("/reef/scenarios/{scenario}/{action}"), &body).await?)
+}
+
+async fn inspect(path: PathBuf) -> Result<(), StartError> {
+    let config = Config::default();
+    let sandbox = reef_sandbox::Sandbox::new(config.sandbox.clone()).map_err(|error| StartError::Recipe(error.to_string()))?;
+    let recipe = host::load_recipe(&sandbox, &path, &config).await?;
+    show(&json!({ "label": recipe.label(), "digest": recipe.digest(), "manifest": recipe.manifest() }))
+}
+
+fn show(value: &Value) -> Result<(), StartError> {
+    let text = serde_json::to_string_pretty(value).map_err(|error| StartError::Other(error.to_string()))?;
+    println!("{text}");
+    Ok(())
+}

@@ -1,0 +1,419 @@
+//! The configuration: one YAML file, every key with a default, every value with a known source.
+//! `serve`, `demo` and `bench` build a `Config` here and nowhere else. Unknown keys are refused with
+//! the nearest valid one; secrets are digests or names of environment variables, never values.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use reef_core::{Gate, ScenarioName, TenantId};
+use reef_engine::LoraConfig;
+use reef_sandbox::SandboxConfig;
+use reef_store::TrainingMode;
+use serde::{Deserialize, Serialize};
+use serde_yaml_ng::Value;
+
+use crate::error::StartError;
+
+/// Everything an operator can set.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Address to serve on; port 0 picks a free one.
+    pub listen: SocketAddr,
+    /// Folder of the database and the release repository.
+    pub data: PathBuf,
+    /// GGUF file or Hugging Face folder of the base model.
+    pub model: PathBuf,
+    /// Component that every scenario learns with; none = serve and record only.
+    pub recipe: Option<PathBuf>,
+    /// The embedded engine.
+    pub engine: EngineSection,
+    /// Who may do what.
+    pub auth: AuthSection,
+    /// Defaults of new scenarios.
+    pub scenarios: ScenarioSection,
+    /// What recipes may do, and their configuration.
+    pub recipes: RecipeSection,
+    /// Limits of sandboxed calls.
+    pub sandbox: SandboxConfig,
+    /// The trainer.
+    pub training: TrainingSection,
+    /// Limits of the HTTP side.
+    pub http: HttpSection,
+    /// Logs and traces.
+    pub telemetry: TelemetrySection,
+}
+
+/// The embedded engine.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct EngineSection {
+    /// Threads of a forward pass; 0 = all cores.
+    pub threads: usize,
+    /// Requests decoded together.
+    pub batch_max: usize,
+    /// Tokens of prompt and answer together; capped by the model.
+    pub context_max: usize,
+    /// Requests that may wait for a slot; more are answered 429.
+    pub queue_max: usize,
+    /// Shape of the adapters.
+    pub lora: LoraConfig,
+    /// Adapters of earlier releases kept in memory for pinned requests.
+    pub adapters_retained_max: usize,
+}
+
+/// Who may do what.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AuthSection {
+    /// Without any token only loopback is served, as tenant `default` with every scope.
+    pub tokens: Vec<TokenEntry>,
+}
+
+/// One bearer token, by digest or by the variable that holds it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TokenEntry {
+    /// SHA-256 of the token, 64 hex digits.
+    #[serde(default)]
+    pub sha256: Option<String>,
+    /// Environment variable that holds the token.
+    #[serde(default)]
+    pub env: Option<String>,
+    /// Tenant of the bearer.
+    pub tenant: TenantId,
+    /// What it may do.
+    pub scopes: Vec<Scope>,
+    /// Scenario of requests that name none.
+    #[serde(default)]
+    pub default_scenario: Option<ScenarioName>,
+    /// If set, only these scenarios.
+    #[serde(default)]
+    pub scenarios: Option<Vec<ScenarioName>>,
+}
+
+/// A right of a token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Scope {
+    /// Model requests.
+    Infer,
+    /// Reports.
+    Report,
+    /// Reading records, steps, releases and the status.
+    Read,
+    /// Scenarios, rollback, promotion, held-out tasks.
+    Admin,
+    /// Unrecorded inference for evaluation.
+    Evaluate,
+}
+
+/// Defaults of new scenarios.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ScenarioSection {
+    /// A request with a new scenario name creates it.
+    pub allow_implicit_scenario_creation: bool,
+    /// Scenario of requests without a token that name none.
+    pub default: ScenarioName,
+    /// `auto`: steps run by themselves; `manual`: never.
+    pub training_mode: TrainingMode,
+    /// Samples whose weights are more releases old expire.
+    pub max_staleness: u32,
+    /// The operator's rule for releasing a candidate.
+    pub gate: Gate,
+}
+
+/// What recipes may do.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RecipeSection {
+    /// Capabilities granted; none listed = all that the recipe asks for.
+    pub grants: Option<reef_sandbox::Grants>,
+    /// Values for the recipe's own keys; a scenario may override them.
+    pub config: BTreeMap<String, serde_json::Value>,
+}
+
+/// The trainer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TrainingSection {
+    /// Share of wall time that training may use while requests run, in (0, 1].
+    pub share: f64,
+    /// Seconds after which a step is aborted.
+    pub step_seconds_max: u64,
+    /// Samples that one selection sees.
+    pub pool_max: u32,
+}
+
+/// Limits of the HTTP side.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct HttpSection {
+    /// Bytes of a request body.
+    pub body_bytes_max: usize,
+    /// Seconds a request may wait for a report's record to become durable.
+    pub receipt_wait_seconds_max: u64,
+}
+
+/// Logs and traces.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TelemetrySection {
+    /// Filter, e.g. `info,reef_engine=debug`.
+    pub log: String,
+    /// `text` or `json`.
+    pub log_format: LogFormat,
+    /// OTLP/HTTP endpoint for traces, e.g. `http://127.0.0.1:4318/v1/traces`; none = no export.
+    pub otlp_endpoint: Option<String>,
+}
+
+/// Form of the log lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// For machines.
+    Json,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8420)),
+            data: PathBuf::from(".reef"),
+            model: PathBuf::from(".deps/models/smollm2-135m-instruct-q4_1.gguf"),
+            recipe: None,
+            engine: EngineSection::default(),
+            auth: AuthSection::default(),
+            scenarios: ScenarioSection::default(),
+            recipes: RecipeSection::default(),
+            sandbox: SandboxConfig::default(),
+            training: TrainingSection::default(),
+            http: HttpSection::default(),
+            telemetry: TelemetrySection::default(),
+        }
+    }
+}
+
+impl Default for EngineSection {
+    fn default() -> Self {
+        Self {
+            threads: 0,
+            batch_max: 32,
+            context_max: 2048,
+            queue_max: 256,
+            lora: LoraConfig::default(),
+            adapters_retained_max: 4,
+        }
+    }
+}
+
+impl Default for ScenarioSection {
+    fn default() -> Self {
+        Self {
+            allow_implicit_scenario_creation: true,
+            default: default_scenario(),
+            training_mode: TrainingMode::Auto,
+            max_staleness: 4,
+            gate: Gate::NonInferiority { margin: 0.05 },
+        }
+    }
+}
+
+#[expect(clippy::expect_used, reason = "a constant name; the default-config test parses it")]
+fn default_scenario() -> ScenarioName {
+    ScenarioName::parse("default").expect("the constant is a valid scenario name")
+}
+
+impl Default for TrainingSection {
+    fn default() -> Self {
+        Self { share: 0.5, step_seconds_max: 1800, pool_max: 1024 }
+    }
+}
+
+impl Default for HttpSection {
+    fn default() -> Self {
+        Self { body_bytes_max: 64 * 1024 * 1024, receipt_wait_seconds_max: 30 }
+    }
+}
+
+impl Default for TelemetrySection {
+    fn default() -> Self {
+        Self { log: "info".to_owned(), log_format: LogFormat::Text, otlp_endpoint: None }
+    }
+}
+
+impl Config {
+    /// Reads a file over the defaults. Paths in it are relative to the working folder.
+    pub fn read(path: &Path) -> Result<(Self, Value), StartError> {
+        let shown = path.display();
+        let text = std::fs::read_to_string(path)
+            .map_err(|e| StartError::Config(format!("the configuration file {shown} cannot be read: {e}; check the path given with --config")))?;
+        let value: Value = serde_yaml_ng::from_str(&text)
+            .map_err(|e| StartError::Config(format!("the configuration file {shown} is not YAML: {e}")))?;
+        let config = Self::from_value(&value).map_err(|problem| StartError::Config(format!("{shown}: {problem}")))?;
+        Ok((config, value))
+    }
+
+    fn from_value(value: &Value) -> Result<Self, String> {
+        if value.is_null() {
+            return Ok(Self::default());
+        }
+        let known = serde_yaml_ng::to_value(Self::default()).map_err(|e| e.to_string())?;
+        refuse_unknown_keys(value, &known, "")?;
+        let config: Self = serde_yaml_ng::from_value(value.clone()).map_err(|e| e.to_string())?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Ranges that types cannot say.
+    pub fn check(&self) -> Result<(), String> {
+        if !(self.training.share > 0.0 && self.training.share <= 1.0) {
+            return Err(format!("training.share is {}; use a number over 0 and up to 1", self.training.share));
+        }
+        for (key, value) in [("engine.batch_max", self.engine.batch_max), ("engine.context_max", self.engine.context_max), ("http.body_bytes_max", self.http.body_bytes_max)] {
+            if value == 0 {
+                return Err(format!("{key} is 0; use a number of at least 1"));
+            }
+        }
+        for (index, token) in self.auth.tokens.iter().enumerate() {
+            if token.sha256.is_some() == token.env.is_some() {
+                return Err(format!("auth.tokens[{index}] needs exactly one of 'sha256' and 'env'"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Maps whose keys are the operator's own.
+const FREE_MAPS: [&str; 2] = ["recipes.config", "scenarios.gate"];
+
+fn refuse_unknown_keys(value: &Value, known: &Value, path: &str) -> Result<(), String> {
+    if FREE_MAPS.contains(&path) {
+        return Ok(());
+    }
+    let (Value::Mapping(given), Value::Mapping(known)) = (value, known) else { return Ok(()) };
+    for (key, inner) in given {
+        let name = key.as_str().ok_or_else(|| format!("a key under '{path}' is not text"))?;
+        let at = if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
+        match known.get(key) {
+            Some(inner_known) => refuse_unknown_keys(inner, inner_known, &at)?,
+            None => {
+                let names: Vec<&str> = known.keys().filter_map(Value::as_str).collect();
+                return Err(format!("the key '{at}' is not known; did you mean '{}'?", nearest(name, &names)));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The candidate with the smallest edit distance.
+pub fn nearest<'a>(name: &str, candidates: &[&'a str]) -> &'a str {
+    candidates.iter().min_by_key(|candidate| edit_distance(name, candidate)).copied().unwrap_or("")
+}
+
+fn edit_distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut diagonal = i;
+        let mut left = i + 1;
+        for (cell, y) in row.iter_mut().skip(1).zip(&b) {
+            let above = *cell;
+            *cell = (above + 1).min(left + 1).min(diagonal + usize::from(x != *y));
+            diagonal = above;
+            left = *cell;
+        }
+        if let Some(first) = row.first_mut() {
+            *first = i + 1;
+        }
+    }
+    row.last().copied().unwrap_or(0)
+}
+
+/// Each value with where it came from, for `--print-config`.
+pub fn print_config(config: &Config, file: Option<&Value>, flags: &[&str]) -> Result<String, StartError> {
+    let value = serde_yaml_ng::to_value(config).map_err(|e| StartError::Config(e.to_string()))?;
+    let mut lines = Vec::new();
+    list_leaves(&value, file, "", &mut |path, shown, from_file| {
+        let source = if flags.contains(&path) {
+            "flag"
+        } else if from_file {
+            "file"
+        } else {
+            "default"
+        };
+        lines.push(format!("{path} = {shown}  # {source}"));
+    });
+    Ok(lines.join("\n"))
+}
+
+fn list_leaves(value: &Value, file: Option<&Value>, path: &str, line: &mut dyn FnMut(&str, &str, bool)) {
+    if let Value::Mapping(map) = value
+        && !map.is_empty()
+    {
+        for (key, inner) in map {
+            let name = key.as_str().unwrap_or_default();
+            let at = if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
+            list_leaves(inner, file.and_then(|f| f.get(key)), &at, line);
+        }
+        return;
+    }
+    let shown = serde_json::to_string(value).unwrap_or_default();
+    line(path, &shown, file.is_some());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Config, String> {
+        Config::from_value(&serde_yaml_ng::from_str(text).expect("yaml"))
+    }
+
+    #[test]
+    fn an_unknown_key_is_refused_with_the_nearest_one() {
+        let refusal = parse("engine:\n  bach_max: 4\n").expect_err("refused");
+        assert!(refusal.contains("engine.bach_max") && refusal.contains("'batch_max'"), "{refusal}");
+        assert!(parse("lisen: 127.0.0.1:1\n").expect_err("refused").contains("'listen'"));
+    }
+
+    #[test]
+    fn an_empty_file_is_the_defaults() {
+        assert_eq!(parse("").expect("defaults"), Config::default());
+    }
+
+    #[test]
+    fn the_documented_file_equals_the_defaults() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../config/reef.yaml");
+        let text = std::fs::read_to_string(path).expect("config/reef.yaml");
+        assert_eq!(parse(&text).expect("parses"), Config::default());
+        let value: Value = serde_yaml_ng::from_str(&text).expect("yaml");
+        let mut missing = Vec::new();
+        let known = serde_yaml_ng::to_value(Config::default()).expect("yaml");
+        list_leaves(&known, Some(&value), "", &mut |path, _, given| {
+            if !given {
+                missing.push(path.to_owned());
+            }
+        });
+        assert!(missing.is_empty(), "config/reef.yaml does not mention {missing:?}");
+    }
+
+    #[test]
+    fn a_token_needs_one_source() {
+        let refusal = parse("auth:\n  tokens:\n    - tenant: a\n      scopes: [infer]\n").expect_err("refused");
+        assert!(refusal.contains("exactly one"), "{refusal}");
+    }
+
+    #[test]
+    fn every_value_names_its_source() {
+        let file: Value = serde_yaml_ng::from_str("engine:\n  batch_max: 4\n").expect("yaml");
+        let config = Config::from_value(&file).expect("config");
+        let printed = print_config(&config, Some(&file), &["listen"]).expect("printed");
+        assert!(printed.contains("engine.batch_max = 4  # file"));
+        assert!(printed.contains("# flag") && printed.contains("# default"));
+    }
+}

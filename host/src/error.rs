@@ -1,0 +1,50 @@
+//! Why Reef does not start or stops: one sentence and one exit code each.
+//! Errors of single requests live in `http::error`; this type ends the process.
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+
+/// A failure that ends a command.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Exit code 2.
+    #[error("configuration: {0}")]
+    Config(String),
+    /// Exit code 3.
+    #[error("model: {0}")]
+    Model(#[from] reef_engine::EngineError),
+    /// Exit code 4.
+    #[error("address {address} cannot be served: {reason}; choose another with --listen or stop the program that holds it")]
+    Address {
+        /// The address.
+        address: SocketAddr,
+        /// The system's words.
+        reason: std::io::Error,
+    },
+    /// Exit code 5.
+    #[error("store: {0}")]
+    Store(#[from] reef_store::StoreError),
+    /// Exit code 5.
+    #[error("release repository: {0}")]
+    Releases(#[from] reef_release::ReleaseError),
+    /// Exit code 6.
+    #[error("recipe: {0}")]
+    Recipe(String),
+    /// Exit code 1.
+    #[error("{0}")]
+    Other(String),
+}
+
+impl StartError {
+    /// Stable meaning for scripts: 2 configuration, 3 model, 4 address, 5 storage, 6 recipe, 1 other.
+    pub fn exit_code(&self) -> ExitCode {
+        ExitCode::from(match self {
+            Self::Config(_) => 2,
+            Self::Model(_) => 3,
+            Self::Address { .. } => 4,
+            Self::Store(_) | Self::Releases(_) => 5,
+            Self::Recipe(_) => 6,
+            Self::Other(_) => 1,
+        })
+    }
+}

@@ -1,0 +1,230 @@
+//! The running server: build the parts, spawn the work, serve, drain.
+//! `reef serve`, `reef demo` and the tests start it; it knows every crate and no business rule. What was
+//! acknowledged is durable before the process ends.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use reef_engine::{Engine, EngineConfig};
+use reef_release::ReleaseRepo;
+use reef_sandbox::{Grants, Recipe, Sandbox};
+use reef_store::{ScenarioSettings, Store};
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::task::{JoinHandle, JoinSet};
+
+use crate::auth::Auth;
+use crate::config::Config;
+use crate::error::StartError;
+use crate::http::body::BodyLimit;
+use crate::http::chat::Serving;
+use crate::http::report::Feedback;
+use crate::http::scenarios::Management;
+use crate::http::status::Operations;
+use crate::http::{Parts, router};
+use crate::jobs::learn_scenario::learn_scenario;
+use crate::jobs::run_step::Workshop;
+use crate::jobs::trainer_thread::TrainerThread;
+use crate::receipts::Receipts;
+use crate::scenarios::{Scenario, Scenarios};
+use crate::weights::WeightsCache;
+
+/// Scenarios that may come alive before the learners' task has taken the first.
+const OPENED_QUEUE_MAX: usize = 1024;
+/// Time running requests have to end after a shutdown was asked for.
+const DRAIN_MAX: Duration = Duration::from_secs(20);
+
+/// A server in service.
+#[derive(Debug)]
+pub struct Running {
+    /// Where it listens.
+    pub address: SocketAddr,
+    stop: oneshot::Sender<()>,
+    served: JoinHandle<()>,
+    store: Store,
+}
+
+impl Running {
+    /// Stops accepting, lets running requests end, closes the store.
+    pub async fn shutdown(self) {
+        // A receiver that is gone means that the server has ended already.
+        let _ = self.stop.send(());
+        if tokio::time::timeout(DRAIN_MAX, self.served).await.is_err() {
+            tracing::warn!("requests still ran when the server stopped");
+        }
+        self.store.close().await;
+    }
+}
+
+/// Everything that can be wrong is found here, before the first request.
+pub async fn start(config: Config) -> Result<Running, StartError> {
+    config.check().map_err(StartError::Config)?;
+    let auth = Arc::new(Auth::from_config(&config.auth, &config.scenarios.default)?);
+    if auth.is_open() && !config.listen.ip().is_loopback() {
+        return Err(StartError::Config(format!(
+            "listen is {} but no token is configured; add auth.tokens or listen on a loopback address",
+            config.listen
+        )));
+    }
+    let listener = TcpListener::bind(config.listen).await.map_err(|reason| StartError::Address { address: config.listen, reason })?;
+    let address = listener.local_addr().map_err(|reason| StartError::Address { address: config.listen, reason })?;
+    if auth.is_open() {
+        tracing::warn!(%address, "no token is configured: every local program may use this server");
+    }
+    let built = build(&config, auth).await?;
+    let (stop, stopped) = oneshot::channel();
+    let learners = tokio::spawn(run_learners(built.workshop, built.opened, config.training.pool_max));
+    built.scenarios.open_all().await.map_err(|error| StartError::Other(format!("a scenario cannot be opened: {error}")))?;
+    let store = built.store;
+    let served = tokio::spawn(async move {
+        let shutdown = async move { drop(stopped.await) };
+        if let Err(error) = axum::serve(listener, router(built.parts)).with_graceful_shutdown(shutdown).await {
+            tracing::error!(%error, "serve");
+        }
+        // A step that is cut off here stays reserved and is re-formed at the next start.
+        learners.abort();
+    });
+    tracing::info!(%address, "serving");
+    Ok(Running { address, stop, served, store })
+}
+
+struct Built {
+    parts: Parts,
+    workshop: Option<Workshop>,
+    opened: mpsc::Receiver<Arc<Scenario>>,
+    scenarios: Arc<Scenarios>,
+    store: Store,
+}
+
+async fn build(config: &Config, auth: Arc<Auth>) -> Result<Built, StartError> {
+    std::fs::create_dir_all(&config.data).map_err(|e| StartError::Config(format!("the data folder {} cannot be made: {e}; choose another with --data", config.data.display())))?;
+    let prometheus = prometheus()?;
+    let store = Store::open(&config.data.join("reef.db")).await?;
+    let repo_path = config.data.join("releases.git");
+    let repo = blocking(move || ReleaseRepo::open(&repo_path)).await??;
+    let engine_config = engine_config(config);
+    let engine = blocking(move || Engine::load(engine_config)).await??;
+    let sandbox = Sandbox::new(config.sandbox.clone()).map_err(|error| StartError::Recipe(error.to_string()))?;
+    let recipe = match &config.recipe {
+        Some(path) => Some(load_recipe(&sandbox, path, config).await?),
+        None => None,
+    };
+    let weights = WeightsCache::new(repo.clone(), engine.clone(), config.engine.adapters_retained_max);
+    let (opened_sender, opened) = mpsc::channel(OPENED_QUEUE_MAX);
+    let scenarios = Arc::new(Scenarios::new((store.clone(), repo), weights, engine.info().sha256.clone(), defaults(config), opened_sender));
+    let workshop = recipe.as_ref().map(|recipe| workshop(config, &store, &scenarios, &engine, recipe)).transpose()?;
+    let receipts = Receipts::default();
+    let parts = Parts {
+        auth,
+        body_limit: BodyLimit(config.http.body_bytes_max),
+        serving: Serving {
+            engine: engine.clone(),
+            store: store.clone(),
+            scenarios: Arc::clone(&scenarios),
+            receipts: receipts.clone(),
+            implicit_creation: config.scenarios.allow_implicit_scenario_creation,
+        },
+        feedback: Feedback {
+            store: store.clone(),
+            scenarios: Arc::clone(&scenarios),
+            receipts,
+            receipt_wait: Duration::from_secs(config.http.receipt_wait_seconds_max),
+            manifest: recipe.as_ref().map(|recipe| Arc::new(recipe.manifest().clone())),
+        },
+        management: Management { store: store.clone(), scenarios: Arc::clone(&scenarios) },
+        operations: Operations {
+            store: store.clone(),
+            scenarios: Arc::clone(&scenarios),
+            engine,
+            prometheus,
+            recipe: recipe.as_ref().map(Recipe::label),
+            pooling: sandbox.pooling(),
+        },
+    };
+    Ok(Built { parts, workshop, opened, scenarios, store })
+}
+
+fn engine_config(config: &Config) -> EngineConfig {
+    EngineConfig {
+        model: config.model.clone(),
+        threads: threads(config.engine.threads),
+        batch_max: config.engine.batch_max,
+        context_max: config.engine.context_max,
+        queue_max: config.engine.queue_max,
+        lora: config.engine.lora.clone(),
+    }
+}
+
+/// 0 = all cores.
+pub fn threads(configured: usize) -> usize {
+    if configured > 0 { configured } else { std::thread::available_parallelism().map_or(1, usize::from) }
+}
+
+fn defaults(config: &Config) -> ScenarioSettings {
+    ScenarioSettings {
+        training_mode: config.scenarios.training_mode,
+        max_staleness: config.scenarios.max_staleness,
+        recipe_config: serde_json::Map::new(),
+        gate: Some(config.scenarios.gate),
+    }
+}
+
+fn workshop(config: &Config, store: &Store, scenarios: &Arc<Scenarios>, engine: &Engine, recipe: &Recipe) -> Result<Workshop, StartError> {
+    let recipe_config: serde_json::Map<String, serde_json::Value> = config.recipes.config.clone().into_iter().collect();
+    recipe.manifest().check_config(&recipe_config).map_err(|problem| StartError::Config(format!("recipes.config: {problem}")))?;
+    Ok(Workshop {
+        store: store.clone(),
+        scenarios: Arc::clone(scenarios),
+        engine: engine.clone(),
+        recipe: recipe.clone(),
+        trainer: TrainerThread::start().map_err(|error| StartError::Other(format!("the trainer thread cannot start: {error}")))?,
+        lora: config.engine.lora.clone(),
+        share: config.training.share,
+        step_max: Duration::from_secs(config.training.step_seconds_max),
+        recipe_config,
+        turn: Arc::new(Semaphore::new(1)),
+    })
+}
+
+/// Reads and loads a component; also `reef recipe inspect`.
+pub async fn load_recipe(sandbox: &Sandbox, path: &Path, config: &Config) -> Result<Recipe, StartError> {
+    let shown = path.display();
+    let bytes = tokio::fs::read(path).await.map_err(|error| StartError::Recipe(format!("the component {shown} cannot be read: {error}; build one with 'make recipes'")))?;
+    let grants = config.recipes.grants.clone().unwrap_or_else(Grants::all);
+    sandbox.load(bytes, &grants).await.map_err(|error| StartError::Recipe(format!("{shown}: {error}")))
+}
+
+async fn run_learners(workshop: Option<Workshop>, mut opened: mpsc::Receiver<Arc<Scenario>>, pool_max: u32) {
+    let mut learners = JoinSet::new();
+    loop {
+        tokio::select! {
+            scenario = opened.recv() => match (scenario, &workshop) {
+                (Some(scenario), Some(workshop)) => drop(learners.spawn(learn_scenario(workshop.clone(), scenario, pool_max))),
+                (Some(_), None) => {}
+                (None, _) => return,
+            },
+            // A learner runs for ever; one that ends has panicked, and serving goes on without it.
+            Some(ended) = learners.join_next() => tracing::error!(?ended, "learner.ended"),
+        }
+    }
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, StartError> {
+    tokio::task::spawn_blocking(work).await.map_err(|error| StartError::Other(format!("a start-up task died: {error}")))
+}
+
+/// One recorder per process; several servers in one process share it.
+fn prometheus() -> Result<PrometheusHandle, StartError> {
+    static HANDLE: OnceLock<PrometheusHandle> = OnceLock::new();
+    if let Some(handle) = HANDLE.get() {
+        return Ok(handle.clone());
+    }
+    match PrometheusBuilder::new().install_recorder() {
+        Ok(handle) => Ok(HANDLE.get_or_init(|| handle).clone()),
+        // Another server of this process was faster.
+        Err(error) => HANDLE.get().cloned().ok_or_else(|| StartError::Other(format!("the metrics recorder cannot be installed: {error}"))),
+    }
+}

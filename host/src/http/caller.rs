@@ -1,0 +1,172 @@
+//! What the headers of a request say: who, which scenario, which tags, which trace.
+//! Every handler starts from a `Caller`; malformed headers are refused here with their name.
+
+use std::collections::BTreeMap;
+
+use axum::extract::{FromRef, FromRequestParts};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use reef_core::{ReleaseId, ScenarioName, Tag, TenantId};
+use std::sync::Arc;
+
+use super::error::{ApiError, V1Error};
+use crate::auth::{Auth, Principal};
+use crate::config::Scope;
+
+/// Headers in which harnesses already send their session.
+const SESSION_HEADERS: [&str; 3] = ["x-claude-code-session-id", "session_id", "x-session-id"];
+/// Bytes of one tag or session value.
+const TAG_VALUE_BYTES_MAX: usize = 512;
+/// Tags of one request.
+const TAGS_MAX: usize = 32;
+
+/// The authenticated sender of a request and what its headers ask for.
+#[derive(Debug, Clone)]
+pub struct Caller {
+    principal: Principal,
+    /// `x-reef-scenario`, checked.
+    pub scenario: Option<ScenarioName>,
+    /// `x-reef-tag-*`.
+    pub tags: BTreeMap<Tag, String>,
+    /// Session identity.
+    pub session: Option<String>,
+    /// False for `x-reef-capture: off`.
+    pub capture: bool,
+    /// `x-reef-release-id`.
+    pub release: Option<ReleaseId>,
+    /// W3C `traceparent`.
+    pub traceparent: Option<String>,
+}
+
+impl Caller {
+    /// Whose data.
+    pub fn tenant(&self) -> &TenantId {
+        &self.principal.tenant
+    }
+
+    /// Refuses unless the token has the scope.
+    pub fn require(&self, scope: Scope) -> Result<(), ApiError> {
+        if self.principal.may(scope) {
+            return Ok(());
+        }
+        let scope = serde_json::to_value(scope).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default();
+        Err(ApiError::new(StatusCode::FORBIDDEN, "scope_missing", format!("this token lacks the scope '{scope}'; add it under auth.tokens")))
+    }
+
+    /// The scenario of this request: the header, else the token's default.
+    pub fn scenario(&self) -> Result<ScenarioName, ApiError> {
+        let name = self.scenario.clone().or_else(|| self.principal.default_scenario.clone());
+        let name = name.ok_or_else(|| ApiError::invalid("x-reef-scenario", "name the scenario in the header x-reef-scenario; this token has no default"))?;
+        self.check_sees(&name)?;
+        Ok(name)
+    }
+
+    /// Scenarios out of a token's reach look absent.
+    pub fn check_sees(&self, name: &ScenarioName) -> Result<(), ApiError> {
+        if self.principal.sees(name) {
+            return Ok(());
+        }
+        Err(ApiError::not_found(format!("scenario '{name}' does not exist")))
+    }
+
+    /// Is this scenario within the token's reach?
+    pub fn sees(&self, name: &ScenarioName) -> bool {
+        self.principal.sees(name)
+    }
+
+    fn read(headers: &HeaderMap, auth: &Auth) -> Result<Self, ApiError> {
+        let token = token(headers)?;
+        let principal = auth.principal(token).cloned().ok_or_else(|| {
+            ApiError::new(StatusCode::UNAUTHORIZED, "unauthorized", "the bearer token is missing or unknown; send Authorization: Bearer <token>")
+        })?;
+        let tags = tags(headers)?;
+        let session = match tags.iter().find(|(tag, _)| tag.as_str() == "session") {
+            Some((_, value)) => Some(value.clone()),
+            None => SESSION_HEADERS.iter().find_map(|name| text(headers, name).transpose()).transpose()?.map(bounded).transpose()?,
+        };
+        Ok(Self {
+            principal,
+            scenario: text(headers, "x-reef-scenario")?.map(ScenarioName::parse).transpose()?,
+            session,
+            capture: capture(headers)?,
+            // The published client says "artifact version" where the protocol now says release id.
+            release: match text(headers, "x-reef-release-id")? {
+                Some(id) => Some(ReleaseId::parse(id)?),
+                None => text(headers, "x-reef-artifact-version")?.map(ReleaseId::parse).transpose()?,
+            },
+            traceparent: text(headers, "traceparent")?.map(str::to_owned),
+            tags,
+        })
+    }
+}
+
+fn text<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, ApiError> {
+    match headers.get(name) {
+        None => Ok(None),
+        Some(value) => match value.to_str() {
+            Ok(text) => Ok(Some(text.trim()).filter(|t| !t.is_empty())),
+            Err(_) => Err(ApiError::invalid(name, format!("the header {name} is not printable ASCII"))),
+        },
+    }
+}
+
+fn token(headers: &HeaderMap) -> Result<Option<&str>, ApiError> {
+    if headers.get_all(header::AUTHORIZATION).iter().count() > 1 {
+        return Err(ApiError::invalid("authorization", "the header Authorization is there more than once; send it once"));
+    }
+    let Some(value) = text(headers, "authorization")? else { return text(headers, "x-api-key") };
+    let (scheme, token) = value.split_once(' ').unwrap_or(("", value));
+    if scheme.eq_ignore_ascii_case("bearer") {
+        return Ok(Some(token.trim()));
+    }
+    Err(ApiError::new(StatusCode::UNAUTHORIZED, "unauthorized", "the header Authorization must be 'Bearer <token>'"))
+}
+
+fn tags(headers: &HeaderMap) -> Result<BTreeMap<Tag, String>, ApiError> {
+    let mut tags = BTreeMap::new();
+    for name in headers.keys() {
+        if let Some(tag) = name.as_str().strip_prefix("x-reef-tag-") {
+            let value = text(headers, name.as_str())?.unwrap_or_default();
+            tags.insert(Tag::parse(tag)?, bounded(value)?);
+        }
+    }
+    if tags.len() > TAGS_MAX {
+        return Err(ApiError::invalid("x-reef-tag", format!("more than {TAGS_MAX} tags")));
+    }
+    Ok(tags)
+}
+
+fn bounded(value: &str) -> Result<String, ApiError> {
+    if value.len() > TAG_VALUE_BYTES_MAX {
+        return Err(ApiError::invalid("x-reef-tag", format!("a tag or session value is longer than {TAG_VALUE_BYTES_MAX} bytes")));
+    }
+    Ok(value.to_owned())
+}
+
+fn capture(headers: &HeaderMap) -> Result<bool, ApiError> {
+    match text(headers, "x-reef-capture")? {
+        None | Some("on") => Ok(true),
+        Some("off") => Ok(false),
+        Some(_) => Err(ApiError::invalid("x-reef-capture", "the header x-reef-capture is 'on' or 'off'")),
+    }
+}
+
+impl<S> FromRequestParts<S> for Caller
+where
+    S: Send + Sync,
+    Arc<Auth>: FromRef<S>,
+{
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Response> {
+        let auth = Arc::<Auth>::from_ref(state);
+        Self::read(&parts.headers, &auth).map_err(|error| dialect_response(parts.uri.path(), error))
+    }
+}
+
+
+/// An error in the shape of the route that was called.
+pub fn dialect_response(path: &str, error: ApiError) -> Response {
+    if path.starts_with("/v1/") { V1Error(error).into_response() } else { error.into_response() }
+}

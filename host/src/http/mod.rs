@@ -1,0 +1,89 @@
+//! The HTTP side: one router, one file per noun.
+//! Each handler takes the part of the host it uses (`FromRef`), never the whole. Unknown routes and
+//! panics are answered in the dialect of their path.
+
+pub mod body;
+pub mod caller;
+pub mod chat;
+pub mod error;
+pub mod releases;
+pub mod report;
+pub mod scenarios;
+pub mod status;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{FromRef, OriginalUri};
+use axum::http::{Method, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post, put};
+use tower_http::catch_panic::CatchPanicLayer;
+
+use self::body::BodyLimit;
+use self::caller::dialect_response;
+use self::chat::Serving;
+use self::error::ApiError;
+use self::report::Feedback;
+use self::scenarios::Management;
+use self::status::Operations;
+use crate::auth::Auth;
+
+/// The parts that handlers pick from.
+#[derive(Debug, Clone, FromRef)]
+pub struct Parts {
+    /// Tokens.
+    pub auth: Arc<Auth>,
+    /// Bytes of a body.
+    pub body_limit: BodyLimit,
+    /// Model requests.
+    pub serving: Serving,
+    /// Reports.
+    pub feedback: Feedback,
+    /// Scenarios and releases.
+    pub management: Management,
+    /// Status and metrics.
+    pub operations: Operations,
+}
+
+/// All routes.
+pub fn router(parts: Parts) -> Router {
+    let scenario = Router::new()
+        .route("/", get(scenarios::show))
+        .route("/update", post(scenarios::update))
+        .route("/held-out", put(scenarios::put_held_out))
+        .route("/records", get(scenarios::records))
+        .route("/records/{id}", get(scenarios::record))
+        .route("/releases", get(releases::list))
+        .route("/versions", get(releases::list))
+        .route("/rollback", post(releases::rollback))
+        .route("/promote", post(releases::promote))
+        .route("/reject", post(releases::reject))
+        .route("/steps", get(releases::steps))
+        .route("/steps/{n}", get(releases::step));
+    Router::new()
+        .route(chat::PATH, post(chat::chat_completions))
+        .route("/v1/models", get(status::models))
+        .route("/reef/report", post(report::report))
+        .route("/reef/scenarios", get(scenarios::list).post(scenarios::create))
+        .nest("/reef/scenarios/{scenario}", scenario)
+        .route("/reef/status", get(status::status))
+        .route("/healthz", get(status::healthz))
+        .route("/readyz", get(status::readyz))
+        .route("/metrics", get(status::metrics))
+        .fallback(unknown_route)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(CatchPanicLayer::custom(|_: Box<dyn std::any::Any + Send>| {
+            ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the request failed unexpectedly; the server's log has the cause").into_response()
+        }))
+        .with_state(parts)
+}
+
+async fn unknown_route(OriginalUri(uri): OriginalUri) -> Response {
+    dialect_response(uri.path(), ApiError::not_found(format!("there is no route {}", uri.path().escape_default())))
+}
+
+async fn wrong_method(method: Method, OriginalUri(uri): OriginalUri) -> Response {
+    let message = format!("{method} is not allowed on {}", uri.path().escape_default());
+    dialect_response(uri.path(), ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message))
+}

@@ -1,0 +1,72 @@
+//! `POST /reef/report`: feedback on receipts, durable on return, counted once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::State;
+use reef_core::Report;
+use reef_sandbox::Manifest;
+use reef_store::Store;
+use serde_json::{Value, json};
+use tracing::Instrument;
+
+use super::body::JsonObject;
+use super::caller::Caller;
+use super::error::ApiError;
+use crate::clock::now_ms;
+use crate::config::Scope;
+use crate::receipts::Receipts;
+use crate::scenarios::Scenarios;
+use crate::telemetry;
+
+/// The part of the host that takes feedback.
+#[derive(Debug, Clone)]
+pub struct Feedback {
+    /// Where reports go.
+    pub store: Store,
+    /// Scenarios in service.
+    pub scenarios: Arc<Scenarios>,
+    /// Receipts not durable yet.
+    pub receipts: Receipts,
+    /// How long to wait for those.
+    pub receipt_wait: Duration,
+    /// Manifest of the recipe, whose report fields are checked here.
+    pub manifest: Option<Arc<Manifest>>,
+}
+
+/// Stores a report.
+pub async fn report(State(feedback): State<Feedback>, caller: Caller, JsonObject(body): JsonObject) -> Result<Json<Value>, ApiError> {
+    caller.require(Scope::Report)?;
+    let name = caller.scenario()?;
+    let scenario = feedback.scenarios.get(caller.tenant(), &name).await?;
+    let mut report = Report::from_body(&body, now_ms())?;
+    if let Some(manifest) = &feedback.manifest {
+        manifest.check_metadata(&report.metadata).map_err(|problem| ApiError::invalid("metadata", problem))?;
+    }
+    feedback.receipts.wait(&scenario.key, &report.references, feedback.receipt_wait).await;
+    let span = tracing::info_span!("report", scenario = %name, report.id = %report.id, score = report.score);
+    let parent = match &caller.traceparent {
+        Some(parent) => Some(parent.clone()),
+        None => trace_of_record(&feedback.store, &scenario.key, &report).await?,
+    };
+    telemetry::continue_trace(&span, parent.as_deref());
+    report.traceparent = telemetry::traceparent(&span);
+    let id = report.id.clone();
+    let appended = feedback.store.append_report(&scenario.key.0, &scenario.key.1, report).instrument(span).await?;
+    if !appended.duplicate {
+        metrics::counter!("reef_reports_total").increment(1);
+        scenario.wake.notify_one();
+    }
+    Ok(Json(json!({ "agent_record_id": id, "scenario": name, "request_type": "report" })))
+}
+
+/// Without a trace of its own, a report continues the trace of the record that it grades.
+async fn trace_of_record(store: &Store, key: &crate::scenarios::ScenarioKey, report: &Report) -> Result<Option<String>, ApiError> {
+    let Some(first) = report.references.first() else { return Ok(None) };
+    let record = store.record(&key.0, &key.1, first).await?;
+    Ok(record.and_then(|stored| match stored.body {
+        reef_store::RecordBody::Inference(inference) => inference.traceparent,
+        reef_store::RecordBody::Report(_) => None,
+    }))
+}

@@ -1,0 +1,183 @@
+//! `/reef/scenarios…`: what learns, its settings, its held-out tasks, its records.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use reef_core::{Gate, HeldOutTask, RecordId, ScenarioName};
+use reef_store::{RecordBody, RecordKind, ScenarioSettings, Store, StoredRecord, TrainingMode};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::body::JsonObject;
+use super::caller::Caller;
+use super::error::ApiError;
+use crate::config::Scope;
+use crate::scenarios::{Scenario, Scenarios};
+
+/// Tasks of one scenario.
+const HELD_OUT_MAX: usize = 4096;
+/// Bytes of one task, prompt and answer together.
+const HELD_OUT_BYTES_MAX: usize = 64 * 1024;
+/// Records of one page.
+const PAGE_MAX: u32 = 1000;
+const PAGE_DEFAULT: u32 = 100;
+
+/// The part of the host that manages scenarios.
+#[derive(Debug, Clone)]
+pub struct Management {
+    /// The truth.
+    pub store: Store,
+    /// Scenarios in service.
+    pub scenarios: Arc<Scenarios>,
+}
+
+impl Management {
+    /// The scenario of a path, for a caller with the scope.
+    pub async fn open(&self, caller: &Caller, scope: Scope, name: &str) -> Result<Arc<Scenario>, ApiError> {
+        caller.require(scope)?;
+        let name = ScenarioName::parse(name)?;
+        caller.check_sees(&name)?;
+        Ok(self.scenarios.get(caller.tenant(), &name).await?)
+    }
+}
+
+/// Settings in a body; what is absent keeps its value.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SettingsBody {
+    #[serde(default)]
+    scenario: Option<String>,
+    #[serde(default)]
+    training_mode: Option<TrainingMode>,
+    #[serde(default)]
+    max_staleness: Option<u32>,
+    #[serde(default)]
+    recipe_config: Option<Map<String, Value>>,
+    #[serde(default)]
+    gate: Option<Gate>,
+}
+
+impl SettingsBody {
+    fn read(body: Map<String, Value>) -> Result<Self, ApiError> {
+        serde_json::from_value(Value::Object(body)).map_err(|error| ApiError::invalid("body", format!("the settings are not valid: {error}")))
+    }
+
+    fn over(self, settings: ScenarioSettings) -> ScenarioSettings {
+        ScenarioSettings {
+            training_mode: self.training_mode.unwrap_or(settings.training_mode),
+            max_staleness: self.max_staleness.unwrap_or(settings.max_staleness),
+            recipe_config: self.recipe_config.unwrap_or(settings.recipe_config),
+            gate: self.gate.or(settings.gate),
+        }
+    }
+}
+
+/// `GET /reef/scenarios`
+pub async fn list(State(management): State<Management>, caller: Caller) -> Result<Json<Value>, ApiError> {
+    caller.require(Scope::Read)?;
+    let mut rows = Vec::new();
+    for scenario in management.scenarios.list(caller.tenant()).await {
+        if caller.sees(&scenario.key.1) {
+            rows.push(describe(&scenario));
+        }
+    }
+    Ok(Json(json!({ "scenarios": rows })))
+}
+
+/// `POST /reef/scenarios`: 201 for a new one, 200 for an existing one.
+pub async fn create(State(management): State<Management>, caller: Caller, JsonObject(body): JsonObject) -> Result<(StatusCode, Json<Value>), ApiError> {
+    caller.require(Scope::Admin)?;
+    let settings = SettingsBody::read(body)?;
+    let name = settings.scenario.clone().ok_or_else(|| ApiError::invalid("scenario", "name the scenario in 'scenario'"))?;
+    let name = ScenarioName::parse(name)?;
+    caller.check_sees(&name)?;
+    let settings = settings.over(management.scenarios.defaults().clone());
+    let (scenario, new) = management.scenarios.create((caller.tenant().clone(), name), Some(settings)).await?;
+    let status = if new { StatusCode::CREATED } else { StatusCode::OK };
+    Ok((status, Json(describe(&scenario))))
+}
+
+/// `GET /reef/scenarios/{s}`
+pub async fn show(State(management): State<Management>, caller: Caller, Path(name): Path<String>) -> Result<Json<Value>, ApiError> {
+    let scenario = management.open(&caller, Scope::Read, &name).await?;
+    Ok(Json(describe(&scenario)))
+}
+
+/// `POST /reef/scenarios/{s}/update`
+pub async fn update(State(management): State<Management>, caller: Caller, Path(name): Path<String>, JsonObject(body): JsonObject) -> Result<Json<Value>, ApiError> {
+    let scenario = management.open(&caller, Scope::Admin, &name).await?;
+    let settings = SettingsBody::read(body)?.over(scenario.settings());
+    management.scenarios.update(&scenario, settings).await?;
+    Ok(Json(describe(&scenario)))
+}
+
+fn describe(scenario: &Scenario) -> Value {
+    let served = scenario.served();
+    json!({
+        "scenario": scenario.key.1,
+        "tenant": scenario.key.0,
+        "settings": scenario.settings(),
+        "head": { "release_id": served.release.release_id, "content_id": served.release.content_id, "sequence": served.release.manifest.sequence },
+    })
+}
+
+/// `PUT /reef/scenarios/{s}/held-out`: replaces the tasks that measure candidates and never train.
+pub async fn put_held_out(State(management): State<Management>, caller: Caller, Path(name): Path<String>, JsonObject(mut body): JsonObject) -> Result<Json<Value>, ApiError> {
+    let scenario = management.open(&caller, Scope::Admin, &name).await?;
+    let tasks = body.remove("tasks").unwrap_or_default();
+    let tasks: Vec<HeldOutTask> = serde_json::from_value(tasks)
+        .map_err(|error| ApiError::invalid("tasks", format!("tasks must be a list of {{messages, answer, grader: exact|similarity}}: {error}")))?;
+    if tasks.len() > HELD_OUT_MAX {
+        return Err(ApiError::invalid("tasks", format!("more than {HELD_OUT_MAX} held-out tasks")));
+    }
+    for (index, task) in tasks.iter().enumerate() {
+        let bytes = task.answer.len() + task.messages.iter().map(|message| message.content.len()).sum::<usize>();
+        if task.messages.is_empty() || bytes > HELD_OUT_BYTES_MAX {
+            return Err(ApiError::invalid(format!("tasks[{index}]"), format!("tasks[{index}] needs messages and at most {HELD_OUT_BYTES_MAX} bytes")));
+        }
+    }
+    management.store.set_held_out(&scenario.key.0, &scenario.key.1, &tasks).await?;
+    Ok(Json(json!({ "scenario": scenario.key.1, "held_out": tasks.len() })))
+}
+
+/// Query of a page of records.
+#[derive(Debug, Deserialize)]
+pub struct Page {
+    after_sequence: Option<i64>,
+    limit: Option<u32>,
+    request_type: Option<String>,
+}
+
+/// `GET /reef/scenarios/{s}/records`
+pub async fn records(State(management): State<Management>, caller: Caller, Path(name): Path<String>, Query(page): Query<Page>) -> Result<Json<Value>, ApiError> {
+    let scenario = management.open(&caller, Scope::Read, &name).await?;
+    let kind = match page.request_type.as_deref() {
+        None => None,
+        Some("inference") => Some(RecordKind::Inference),
+        Some("report") => Some(RecordKind::Report),
+        Some(_) => return Err(ApiError::invalid("request_type", "request_type is 'inference' or 'report'")),
+    };
+    let limit = page.limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX);
+    let rows = management.store.records(&scenario.key.0, &scenario.key.1, page.after_sequence.unwrap_or(0), limit, kind).await?;
+    let next = rows.last().map(|row| row.sequence);
+    let rows: Vec<Value> = rows.iter().map(shown).collect();
+    Ok(Json(json!({ "records": rows, "next_after_sequence": next })))
+}
+
+/// `GET /reef/scenarios/{s}/records/{id}`
+pub async fn record(State(management): State<Management>, caller: Caller, Path((name, id)): Path<(String, String)>) -> Result<Json<Value>, ApiError> {
+    let scenario = management.open(&caller, Scope::Read, &name).await?;
+    let id = RecordId::parse(id)?;
+    let found = management.store.record(&scenario.key.0, &scenario.key.1, &id).await?;
+    found.as_ref().map(shown).map(Json).ok_or_else(|| ApiError::not_found(format!("record {id} does not exist in scenario '{name}'")))
+}
+
+fn shown(record: &StoredRecord) -> Value {
+    let (kind, body) = match &record.body {
+        RecordBody::Inference(inference) => ("inference", json!(inference)),
+        RecordBody::Report(report) => ("report", json!(report)),
+    };
+    json!({ "sequence": record.sequence, "request_type": kind, "record": body })
+}

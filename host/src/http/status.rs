@@ -1,0 +1,121 @@
+//! Operations: liveness, readiness, status, metrics, models. Reading them changes nothing.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use metrics_exporter_prometheus::PrometheusHandle;
+use reef_engine::Engine;
+use reef_store::Store;
+use serde_json::{Value, json};
+
+use super::caller::Caller;
+use super::error::{ApiError, V1Error};
+use crate::config::Scope;
+use crate::scenarios::{Scenario, Scenarios};
+
+/// The part of the host that reports on itself.
+#[derive(Clone)]
+pub struct Operations {
+    /// For counts.
+    pub store: Store,
+    /// For heads and learners.
+    pub scenarios: Arc<Scenarios>,
+    /// For load.
+    pub engine: Engine,
+    /// For `/metrics`.
+    pub prometheus: PrometheusHandle,
+    /// Label of the recipe in use.
+    pub recipe: Option<String>,
+    /// True if the pooling allocator serves the sandbox.
+    pub pooling: bool,
+}
+
+impl std::fmt::Debug for Operations {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Operations").field("recipe", &self.recipe).finish_non_exhaustive()
+    }
+}
+
+/// `GET /healthz`: the process answers.
+pub async fn healthz() -> Json<Value> {
+    Json(json!({ "status": "ok" }))
+}
+
+/// `GET /readyz`: the store answers too.
+pub async fn readyz(State(operations): State<Operations>) -> Result<Json<Value>, ApiError> {
+    operations.store.all_scenarios().await?;
+    Ok(Json(json!({ "status": "ready", "model": operations.engine.info().name })))
+}
+
+/// `GET /metrics`
+pub async fn metrics(State(operations): State<Operations>) -> Response {
+    let stats = operations.engine.stats();
+    metrics::gauge!("reef_engine_active_requests").set(stats.active as f64);
+    metrics::gauge!("reef_engine_queued_requests").set(stats.queued as f64);
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], operations.prometheus.render()).into_response()
+}
+
+/// `GET /v1/models`: the base name answers with the head; every head and alias is listed.
+pub async fn models(State(operations): State<Operations>, caller: Caller) -> Result<Json<Value>, V1Error> {
+    caller.require(Scope::Infer)?;
+    let info = operations.engine.info();
+    let entry = |id: &str, root: &str, created_ms: i64| json!({ "id": id, "object": "model", "created": created_ms / 1000, "owned_by": "reef", "root": root });
+    let mut rows = vec![entry(&info.name, &info.name, 0)];
+    for scenario in operations.scenarios.list(caller.tenant()).await {
+        if caller.sees(&scenario.key.1) {
+            let served = scenario.served();
+            rows.push(entry(scenario.key.1.as_str(), &info.name, served.release.manifest.created_at_ms));
+            rows.push(entry(served.release.release_id.as_str(), &info.name, served.release.manifest.created_at_ms));
+        }
+    }
+    Ok(Json(json!({ "object": "list", "data": rows })))
+}
+
+/// `GET /reef/status`
+pub async fn status(State(operations): State<Operations>, caller: Caller) -> Result<Json<Value>, ApiError> {
+    caller.require(Scope::Read)?;
+    let info = operations.engine.info();
+    let stats = operations.engine.stats();
+    let mut rows = Vec::new();
+    for scenario in operations.scenarios.list(caller.tenant()).await {
+        if caller.sees(&scenario.key.1) {
+            rows.push(scenario_status(&operations.store, &scenario).await?);
+        }
+    }
+    Ok(Json(json!({
+        "model": { "name": info.name, "sha256": info.sha256, "context_length": info.context_length },
+        "engine": { "active": stats.active, "queued": stats.queued, "prompt_tokens": stats.prompt_tokens, "output_tokens": stats.output_tokens },
+        "recipe": operations.recipe,
+        "sandbox": { "pooling": operations.pooling },
+        "scenarios": rows,
+    })))
+}
+
+async fn scenario_status(store: &Store, scenario: &Scenario) -> Result<Value, ApiError> {
+    let (tenant, name) = &scenario.key;
+    let counts = store.counts(tenant, name).await?;
+    let served = scenario.served();
+    let learner = scenario.status();
+    let steps = store.next_step_number(tenant, name).await?.saturating_sub(1);
+    Ok(json!({
+        "tenant": tenant,
+        "scenario": name,
+        "head": { "release_id": served.release.release_id, "content_id": served.release.content_id, "sequence": served.release.manifest.sequence },
+        "training_mode": scenario.settings().training_mode,
+        "step": steps,
+        "running": learner.running,
+        "waiting": learner.waiting,
+        "last_error": learner.last_error,
+        "quarantined_until_ms": learner.quarantined_until_ms,
+        "inferences": counts.inferences,
+        "reports": counts.reports,
+        "pending": counts.pending,
+        "reserved": counts.reserved,
+        "consumed": counts.consumed,
+        "retired": counts.retired,
+        "retired_reasons": store.retirement_reasons(tenant, name).await?,
+    }))
+}

@@ -1,0 +1,222 @@
+//! Held-out tasks and model calls of one step: the `models` capability.
+//! Answers are greedy, so a score depends only on weights and task; the incumbent's scores are kept from
+//! step to step by content id. Prompts of held-out tasks never reach the trainer: the learner asks here.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use reef_core::{ContentId, HeldOutTask, Message, Sampling};
+use reef_engine::{Engine, EngineError, Event, Request, Weights};
+use reef_sandbox::{ChatSampling, Models, ModelsError};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+
+/// Tokens of an answer to a held-out task beyond the wanted answer's own length.
+const ANSWER_TOKENS_SLACK: usize = 8;
+/// Model calls of one step.
+const CALLS_MAX: u32 = 10_000;
+/// Prompts in flight at once; the rest waits here instead of filling the engine's queue.
+const WAVE: usize = 32;
+/// Scores kept for incumbents.
+const KEPT_CONTENTS_MAX: usize = 8;
+
+/// Tasks of a scenario, rendered once.
+#[derive(Debug)]
+pub struct HeldOut {
+    tasks: Vec<(Vec<u32>, HeldOutTask)>,
+    prompts: HashSet<Vec<u32>>,
+}
+
+impl HeldOut {
+    /// Renders every prompt.
+    pub fn new(engine: &Engine, tasks: Vec<HeldOutTask>) -> Result<Self, EngineError> {
+        let tasks = tasks.into_iter().map(|task| Ok((engine.render_chat(&task.messages)?, task))).collect::<Result<Vec<_>, EngineError>>()?;
+        let prompts = tasks.iter().map(|(prompt, _)| prompt.clone()).collect();
+        Ok(Self { tasks, prompts })
+    }
+
+    /// True for the prompt of a held-out task.
+    pub fn contains_prompt(&self, prompt: &[u32]) -> bool {
+        self.prompts.contains(prompt)
+    }
+
+    /// Number of tasks.
+    pub fn len(&self) -> usize {
+        self.tasks.len()
+    }
+
+    /// True without tasks.
+    pub fn is_empty(&self) -> bool {
+        self.tasks.is_empty()
+    }
+}
+
+/// Scores by content id and task index.
+pub type ScoreCache = Arc<Mutex<HashMap<ContentId, BTreeMap<usize, f64>>>>;
+
+/// A name a recipe may call, and what answers.
+#[derive(Debug, Clone)]
+pub struct Binding {
+    /// `served`, `candidate` or `base`.
+    pub name: &'static str,
+    /// The weights.
+    pub weights: Weights,
+    /// Key of the kept scores; none = not kept.
+    pub content: Option<ContentId>,
+}
+
+/// Paired scores that were measured in a step, for the operator's gate.
+#[derive(Debug, Clone, Default)]
+pub struct Measured(Arc<Mutex<HashMap<&'static str, BTreeMap<usize, f64>>>>);
+
+impl Measured {
+    /// Scores of one binding by task.
+    pub fn scores(&self, binding: &str) -> BTreeMap<usize, f64> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(binding).cloned().unwrap_or_default()
+    }
+
+    /// Scores of two bindings on the tasks that both answered, in task order.
+    pub fn paired(&self, candidate: &str, incumbent: &str) -> (Vec<f64>, Vec<f64>) {
+        let scores = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (Some(new), Some(old)) = (scores.get(candidate), scores.get(incumbent)) else { return Default::default() };
+        new.iter().filter_map(|(task, score)| old.get(task).map(|other| (*score, *other))).unzip()
+    }
+}
+
+/// The `models` capability of one step.
+#[derive(Debug)]
+pub struct StepModels {
+    engine: Engine,
+    runtime: Handle,
+    bindings: Vec<Binding>,
+    held_out: Arc<HeldOut>,
+    cache: ScoreCache,
+    measured: Measured,
+    calls: u32,
+}
+
+impl StepModels {
+    /// `runtime` drives the receivers; every call blocks its own thread only.
+    pub fn new(engine: Engine, bindings: Vec<Binding>, held_out: Arc<HeldOut>, cache: ScoreCache, measured: Measured) -> Self {
+        Self { engine, runtime: Handle::current(), bindings, held_out, cache, measured, calls: 0 }
+    }
+
+    fn binding(&self, name: &str) -> Result<Binding, ModelsError> {
+        self.bindings.iter().find(|binding| binding.name == name).cloned().ok_or_else(|| ModelsError::UnknownBinding(name.to_owned()))
+    }
+
+    fn spend(&mut self, calls: usize) -> Result<(), ModelsError> {
+        self.calls = self.calls.saturating_add(u32::try_from(calls).unwrap_or(u32::MAX));
+        if self.calls > CALLS_MAX {
+            return Err(ModelsError::Budget(format!("a step makes at most {CALLS_MAX} model calls")));
+        }
+        Ok(())
+    }
+
+    /// Answers several prompts together, so that the engine batches them.
+    fn answer(&self, prompts: Vec<(Vec<u32>, Sampling, u32)>, weights: &Weights) -> Result<Vec<String>, ModelsError> {
+        let (engine, weights) = (self.engine.clone(), weights.clone());
+        self.runtime.block_on(async move {
+            let mut answers = Vec::with_capacity(prompts.len());
+            for wave in prompts.chunks(WAVE) {
+                let mut running = Vec::with_capacity(wave.len());
+                for (prompt, sampling, tokens_max) in wave {
+                    running.push(admit(&engine, prompt, *sampling, *tokens_max, &weights).await?);
+                }
+                for events in running {
+                    answers.push(collect(events).await?);
+                }
+            }
+            Ok(answers)
+        })
+    }
+}
+
+/// Tries while serving traffic fills the queue; bounded in number.
+async fn admit(engine: &Engine, prompt: &[u32], sampling: Sampling, tokens_max: u32, weights: &Weights) -> Result<mpsc::Receiver<Event>, ModelsError> {
+    const ATTEMPTS_MAX: u32 = 600;
+    const WAIT: std::time::Duration = std::time::Duration::from_millis(50);
+    let other = |error: EngineError| ModelsError::Other(error.to_string());
+    for _ in 0..ATTEMPTS_MAX {
+        let request = Request { prompt: prompt.to_vec(), weights: weights.clone(), sampling, tokens_max, stop: Vec::new(), top_logprobs: 0 };
+        match engine.generate(request) {
+            Err(EngineError::Overloaded { .. }) => tokio::time::sleep(WAIT).await,
+            result => return result.map_err(other),
+        }
+    }
+    Err(ModelsError::Other("the engine stayed full".to_owned()))
+}
+
+async fn collect(mut events: mpsc::Receiver<Event>) -> Result<String, ModelsError> {
+    let mut text = String::new();
+    while let Some(event) = events.recv().await {
+        match event {
+            Event::Token(token) => text.push_str(&token.text),
+            Event::Done(finish) => {
+                text.push_str(&finish.text);
+                return Ok(text);
+            }
+            Event::Failed(reason) => return Err(ModelsError::Other(reason)),
+        }
+    }
+    Err(ModelsError::Other("the engine stopped".to_owned()))
+}
+
+const GREEDY: Sampling = Sampling { temperature: 0.0, top_p: 1.0, top_k: 0, seed: 0 };
+
+impl Models for StepModels {
+    fn chat(&mut self, binding: &str, messages: &[Message], sampling: ChatSampling) -> Result<String, ModelsError> {
+        let weights = self.binding(binding)?.weights;
+        self.spend(1)?;
+        let prompt = self.engine.render_chat(messages).map_err(|error| ModelsError::Invalid(error.to_string()))?;
+        let how = Sampling { temperature: sampling.temperature, top_p: sampling.top_p, top_k: 0, seed: u64::from(self.calls) };
+        let answers = self.answer(vec![(prompt, how, sampling.tokens_max)], &weights)?;
+        answers.into_iter().next().ok_or_else(|| ModelsError::Other("the engine gave no answer".to_owned()))
+    }
+
+    fn held_out_count(&mut self) -> Result<u32, ModelsError> {
+        Ok(u32::try_from(self.held_out.len()).unwrap_or(u32::MAX))
+    }
+
+    fn held_out_scores(&mut self, binding: &str, first: u32, count: u32) -> Result<Vec<f64>, ModelsError> {
+        let binding = self.binding(binding)?;
+        let range = first as usize..(first as usize).saturating_add(count as usize);
+        let held_out = Arc::clone(&self.held_out);
+        let tasks = held_out.tasks.get(range.clone()).ok_or_else(|| ModelsError::Invalid(format!("there are {} held-out tasks", held_out.len())))?;
+        let mut scores = self.kept(&binding, range.clone());
+        let missing: Vec<usize> = range.clone().filter(|task| !scores.contains_key(task)).collect();
+        self.spend(missing.len())?;
+        let prompts = missing.iter().filter_map(|task| tasks.get(task - range.start)).map(|(prompt, task)| (prompt.clone(), GREEDY, answer_tokens(&self.engine, task))).collect();
+        let answers = self.answer(prompts, &binding.weights)?;
+        for (index, answer) in missing.iter().zip(&answers) {
+            if let Some((_, task)) = tasks.get(index - range.start) {
+                scores.insert(*index, task.grader.grade(answer, &task.answer));
+            }
+        }
+        self.keep(&binding, &scores);
+        Ok(range.filter_map(|task| scores.get(&task).copied()).collect())
+    }
+}
+
+impl StepModels {
+    fn kept(&self, binding: &Binding, range: std::ops::Range<usize>) -> BTreeMap<usize, f64> {
+        let Some(content) = &binding.content else { return BTreeMap::new() };
+        let cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        cache.get(content).map(|scores| scores.range(range).map(|(task, score)| (*task, *score)).collect()).unwrap_or_default()
+    }
+
+    fn keep(&self, binding: &Binding, scores: &BTreeMap<usize, f64>) {
+        self.measured.0.lock().unwrap_or_else(PoisonError::into_inner).entry(binding.name).or_default().extend(scores);
+        let Some(content) = &binding.content else { return };
+        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        if cache.len() >= KEPT_CONTENTS_MAX && !cache.contains_key(content) {
+            cache.clear();
+        }
+        cache.entry(content.clone()).or_default().extend(scores);
+    }
+}
+
+fn answer_tokens(engine: &Engine, task: &HeldOutTask) -> u32 {
+    let wanted = engine.encode(&task.answer).map_or(0, |ids| ids.len());
+    u32::try_from(wanted + ANSWER_TOKENS_SLACK).unwrap_or(u32::MAX)
+}

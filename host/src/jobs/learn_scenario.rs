@@ -1,0 +1,279 @@
+//! The learner of one scenario: waits for feedback, asks the recipe what to train on, runs the step.
+//! Started for every scenario that comes alive. Serving never waits for it, and whatever happens in it
+//! is written to the scenario's status and to the store.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use reef_core::{HeldOutTask, RecordId, ReleaseId, ReleaseOrigin, Sample, Step, StepOutcome, sha256_hex};
+use reef_sandbox::{Call, Cancel, Choice, Fault, PoolSample, Quarantine, Selection};
+use reef_store::TrainingMode;
+use tracing::Instrument;
+
+use super::held_out::{HeldOut, ScoreCache};
+use super::run_step::{Ended, StepError, Work, Workshop, context, recipe_config, run_step};
+use crate::clock::now_ms;
+use crate::scenarios::Scenario;
+use crate::telemetry;
+
+/// A learner that hears nothing looks again after this time.
+const IDLE_LOOK: Duration = Duration::from_secs(60);
+/// Pause after a failure that was nobody's fault.
+const RETRY_PAUSE: Duration = Duration::from_secs(2);
+
+/// Learns until the process ends.
+pub async fn learn_scenario(workshop: Workshop, scenario: Arc<Scenario>, pool_max: u32) {
+    let mut learner = Learner { workshop, scenario, pool_max, quarantine: Quarantine::default(), tasks: None };
+    loop {
+        let pause = match learner.turn().await {
+            Ok(Turn::Again) => continue,
+            Ok(Turn::Wait(pause)) => pause,
+            Err(error) => {
+                tracing::error!(scenario = %learner.scenario.key.1, %error, "learner.error");
+                learner.scenario.set_status(|status| status.last_error = Some(error.to_string()));
+                RETRY_PAUSE
+            }
+        };
+        // A time-out is only a reason to look again.
+        let _ = tokio::time::timeout(pause, learner.scenario.wake.notified()).await;
+    }
+}
+
+enum Turn {
+    /// Something changed; look again at once.
+    Again,
+    /// Nothing to do for this long, unless woken.
+    Wait(Duration),
+}
+
+type Tasks = (Vec<HeldOutTask>, Arc<HeldOut>, ScoreCache);
+
+struct Learner {
+    workshop: Workshop,
+    scenario: Arc<Scenario>,
+    pool_max: u32,
+    quarantine: Quarantine,
+    tasks: Option<Tasks>,
+}
+
+impl Learner {
+    async fn turn(&mut self) -> Result<Turn, StepError> {
+        let (tenant, name) = self.scenario.key.clone();
+        if self.scenario.settings().training_mode != TrainingMode::Auto {
+            self.waiting("training_mode is manual");
+            return Ok(Turn::Wait(IDLE_LOOK));
+        }
+        if let Some(until_ms) = self.quarantine.blocked(now_ms()).map(|block| block.until_ms) {
+            self.scenario.set_status(|status| status.quarantined_until_ms = Some(until_ms));
+            let pause = u64::try_from(until_ms - now_ms()).unwrap_or(0);
+            // New feedback does not end a quarantine.
+            tokio::time::sleep(Duration::from_millis(pause.clamp(10, 60_000))).await;
+            return Ok(Turn::Again);
+        }
+        self.scenario.set_status(|status| status.quarantined_until_ms = None);
+        let (held_out, cache) = self.held_out().await?;
+        if let Some(step) = self.workshop.store.running_step(&tenant, &name).await? {
+            let samples = self.workshop.store.samples(&tenant, &name, &step.batch).await?;
+            return self.run(step, samples, (held_out, cache)).await;
+        }
+        let Some((step, samples)) = self.select(&held_out).await? else { return Ok(Turn::Wait(self.pause())) };
+        self.workshop.store.begin_step(&tenant, &name, &step).await?;
+        self.run(step, samples, (held_out, cache)).await
+    }
+
+    fn pause(&self) -> Duration {
+        if self.quarantine.blocked(now_ms()).is_some() { Duration::ZERO } else { IDLE_LOOK }
+    }
+
+    fn waiting(&self, reason: &str) {
+        self.scenario.set_status(|status| status.waiting = Some(reason.to_owned()));
+    }
+
+    /// The held-out tasks, rendered again only when they changed.
+    async fn held_out(&mut self) -> Result<(Arc<HeldOut>, ScoreCache), StepError> {
+        let (tenant, name) = &self.scenario.key;
+        let tasks = self.workshop.store.held_out(tenant, name).await?;
+        if let Some((known, held_out, cache)) = &self.tasks
+            && *known == tasks
+        {
+            return Ok((Arc::clone(held_out), Arc::clone(cache)));
+        }
+        let (engine, copy) = (self.workshop.engine.clone(), tasks.clone());
+        let rendered = tokio::task::spawn_blocking(move || HeldOut::new(&engine, copy)).await.map_err(|_| StepError::Interrupted)?;
+        let held_out = Arc::new(rendered.map_err(|error| StepError::HeldOut(error.to_string()))?);
+        let cache = ScoreCache::default();
+        self.tasks = Some((tasks, Arc::clone(&held_out), Arc::clone(&cache)));
+        Ok((held_out, cache))
+    }
+
+    /// Asks the recipe; `None` = wait.
+    async fn select(&mut self, held_out: &HeldOut) -> Result<Option<(Step, Vec<Sample>)>, StepError> {
+        let (tenant, name) = self.scenario.key.clone();
+        let pool = self.workshop.store.pool(&tenant, &name, self.pool_max).await?;
+        let (usable, mut retired) = self.sift(pool.samples, held_out).await?;
+        retired.extend(pool.unusable);
+        let mut step = self.draft().await?;
+        let samples: Arc<Vec<PoolSample>> = Arc::new(usable);
+        let outcome = self.workshop.recipe.select_samples(self.call(&step, &samples).await?).await;
+        step.calls.push(outcome.report);
+        step.metrics.extend(outcome.metrics);
+        let selection = match outcome.result {
+            Ok(selection) => selection,
+            Err(fault) => {
+                self.fault(&fault);
+                self.retire(retired).await?;
+                return Ok(None);
+            }
+        };
+        let id = |handle: &u32| samples.get(*handle as usize).map(|pooled| pooled.sample.report.clone());
+        retired.extend(selection.retire.iter().filter_map(|(handle, reason)| id(handle).map(|id| (id, reason.clone()))));
+        self.retire(retired).await?;
+        let handles = match chosen(selection) {
+            Ok(handles) => handles,
+            Err(reason) => {
+                self.waiting(&reason);
+                return Ok(None);
+            }
+        };
+        let batch: Vec<Sample> = handles.iter().filter_map(|handle| samples.get(*handle as usize)).map(|pooled| pooled.sample.clone()).collect();
+        step.batch = batch.iter().map(|sample| sample.report.clone()).collect();
+        step.seed = seed(&step);
+        Ok(Some((step, batch)))
+    }
+
+    async fn call(&self, step: &Step, samples: &Arc<Vec<PoolSample>>) -> Result<Call, StepError> {
+        let (tenant, name) = &self.scenario.key;
+        Ok(Call {
+            context: context(&self.scenario, step),
+            samples: Arc::clone(samples),
+            batch: (0..u32::try_from(samples.len()).unwrap_or(0)).collect(),
+            config: recipe_config(&self.workshop, &self.scenario),
+            state: self.workshop.store.recipe_state(tenant, name, &self.workshop.recipe.manifest().name).await?,
+            training: None,
+            models: None,
+            cancel: Cancel::default(),
+        })
+    }
+
+    async fn draft(&self) -> Result<Step, StepError> {
+        let (tenant, name) = &self.scenario.key;
+        Ok(Step {
+            step: self.workshop.store.next_step_number(tenant, name).await?,
+            parent: self.scenario.served().release.release_id.clone(),
+            batch: Vec::new(),
+            recipe: self.workshop.recipe.label(),
+            seed: 0,
+            now_ms: now_ms(),
+            metrics: BTreeMap::new(),
+            calls: Vec::new(),
+            traceparent: None,
+            outcome: StepOutcome::Running,
+        })
+    }
+
+    /// Drops what can never be trained on: too old, of another lineage, or a held-out prompt.
+    async fn sift(&self, samples: Vec<Sample>, held_out: &HeldOut) -> Result<(Vec<PoolSample>, Vec<(RecordId, String)>), StepError> {
+        let max_staleness = self.scenario.settings().max_staleness;
+        let lineage = self.lineage(max_staleness).await?;
+        let (mut usable, mut retired) = (Vec::new(), Vec::new());
+        for sample in samples {
+            let prompt = sample.trajectory.tokens.get(..sample.trajectory.prompt_length).unwrap_or_default();
+            let lag = lineage.iter().position(|release| *release == sample.release);
+            match lag {
+                _ if held_out.contains_prompt(prompt) => retired.push((sample.report, "prompt of a held-out task".to_owned())),
+                None => retired.push((sample.report, format!("expired: sampled more than {max_staleness} releases ago or by another lineage"))),
+                Some(lag) => usable.push(PoolSample { sample, lag: u32::try_from(lag).unwrap_or(u32::MAX) }),
+            }
+        }
+        Ok((usable, retired))
+    }
+
+    /// The head and its ancestors by content, newest first. A rollback continues from where it returned to.
+    async fn lineage(&self, max_staleness: u32) -> Result<Vec<ReleaseId>, StepError> {
+        let (tenant, name) = &self.scenario.key;
+        let mut release = self.scenario.served().release.clone();
+        let mut lineage = vec![release.release_id.clone()];
+        while lineage.len() <= max_staleness as usize {
+            let previous = match (&release.manifest.origin, &release.manifest.parent) {
+                (ReleaseOrigin::Rollback { to }, _) => to.clone(),
+                (_, Some(parent)) => parent.clone(),
+                (_, None) => break,
+            };
+            let Some(listed) = self.workshop.store.release(tenant, name, &previous).await? else { break };
+            release = listed.release;
+            lineage.push(previous);
+        }
+        Ok(lineage)
+    }
+
+    async fn retire(&self, retired: Vec<(RecordId, String)>) -> Result<(), StepError> {
+        if retired.is_empty() {
+            return Ok(());
+        }
+        let (tenant, name) = &self.scenario.key;
+        metrics::counter!("reef_samples_retired_total").increment(retired.len() as u64);
+        Ok(self.workshop.store.retire(tenant, name, &retired, now_ms()).await?)
+    }
+
+    async fn run(&mut self, mut step: Step, samples: Vec<Sample>, held_out: (Arc<HeldOut>, ScoreCache)) -> Result<Turn, StepError> {
+        let (tenant, name) = self.scenario.key.clone();
+        let state = self.workshop.store.recipe_state(&tenant, &name, &self.workshop.recipe.manifest().name).await?;
+        let span = tracing::info_span!("step", scenario = %name, step = step.step, samples = samples.len());
+        telemetry::continue_trace(&span, self.report_trace(&step).await?.as_deref());
+        step.traceparent = telemetry::traceparent(&span);
+        let head = self.scenario.served().release.manifest.sequence;
+        let samples = samples.into_iter().map(|sample| PoolSample { lag: head.saturating_sub(sample.release_sequence), sample }).collect();
+        self.scenario.set_status(|status| {
+            status.running = true;
+            status.waiting = None;
+        });
+        let number = step.step;
+        let work = Work { scenario: Arc::clone(&self.scenario), step, samples: Arc::new(samples), state, held_out };
+        let ended = run_step(&self.workshop, work).instrument(span).await;
+        self.scenario.set_status(|status| status.running = false);
+        let Ended { outcome, fault } = ended?;
+        tracing::info!(scenario = %name, step = number, ?outcome, "step.ended");
+        match (&outcome, fault) {
+            (_, Some(fault)) => self.fault(&fault),
+            (StepOutcome::Failed { reason }, None) => {
+                self.scenario.set_status(|status| status.last_error = Some(reason.clone()));
+                return Ok(Turn::Wait(RETRY_PAUSE));
+            }
+            _ => self.quarantine.success(),
+        }
+        Ok(Turn::Again)
+    }
+
+    async fn report_trace(&self, step: &Step) -> Result<Option<String>, StepError> {
+        let (tenant, name) = &self.scenario.key;
+        let Some(first) = step.batch.first() else { return Ok(None) };
+        let record = self.workshop.store.record(tenant, name, first).await?;
+        Ok(record.and_then(|stored| match stored.body {
+            reef_store::RecordBody::Report(report) => report.traceparent,
+            reef_store::RecordBody::Inference(_) => None,
+        }))
+    }
+
+    fn fault(&mut self, fault: &Fault) {
+        tracing::warn!(scenario = %self.scenario.key.1, %fault, "recipe.fault");
+        self.quarantine.record(now_ms(), fault);
+        self.scenario.set_status(|status| status.last_error = Some(fault.to_string()));
+    }
+}
+
+/// Handles in training order, or why to wait.
+fn chosen(selection: Selection) -> Result<Vec<u32>, String> {
+    match selection.choice {
+        Choice::Wait(reason) => Err(reason),
+        Choice::Train(handles) => Ok(handles),
+        Choice::TrainGroups(groups) => Ok(groups.into_iter().flat_map(|group| group.slots).collect()),
+    }
+}
+
+/// A step is named by its batch and recipe; its seed follows from them, so a restart draws the same one.
+fn seed(step: &Step) -> u32 {
+    let ids: Vec<&str> = step.batch.iter().map(RecordId::as_str).collect();
+    let digest = sha256_hex(format!("{}\n{}\n{}", step.recipe, step.step, ids.join("\n")).as_bytes());
+    digest.get(..8).and_then(|hex| u32::from_str_radix(hex, 16).ok()).unwrap_or(0)
+}

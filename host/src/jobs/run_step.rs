@@ -1,0 +1,329 @@
+//! One step: a reserved batch becomes a release, a rejection or a skip.
+//! The learner calls it with a step that is already durable; it calls the recipe, the trainer and the
+//! gate. Order: bytes to git → one database transaction, which is the commit point → swap. A crash
+//! anywhere re-forms the same batch, seed and step.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use reef_core::{CallReport, Gate, GateDecision, Release, ReleaseManifest, ReleaseOrigin, Step, StepOutcome, Surface, gate_decision, sha256_hex};
+use reef_engine::{Engine, Weights};
+use reef_release::ReleaseFile;
+use reef_sandbox::{Call, Cancel, Context, Decision, Fault, Models, Outcome, PoolSample, Proposal, Recipe, Training, Verdict};
+use reef_store::{Commit, Store};
+
+use super::held_out::{Binding, HeldOut, Measured, ScoreCache, StepModels};
+use super::trainer_thread::{Abort, Files, Start, StepTraining, TrainerThread};
+use crate::scenarios::{Scenario, ScenarioError, Scenarios, Served};
+use crate::telemetry;
+
+/// What every step of a process shares.
+#[derive(Debug, Clone)]
+pub struct Workshop {
+    /// The truth.
+    pub store: Store,
+    /// Heads and weights.
+    pub scenarios: Arc<Scenarios>,
+    /// The engine.
+    pub engine: Engine,
+    /// The recipe.
+    pub recipe: Recipe,
+    /// The trainer's thread.
+    pub trainer: TrainerThread,
+    /// Shape of adapters.
+    pub lora: reef_engine::LoraConfig,
+    /// Share of wall time while requests run.
+    pub share: f64,
+    /// A step that takes longer is aborted.
+    pub step_max: Duration,
+    /// Operator's values for the recipe's keys.
+    pub recipe_config: serde_json::Map<String, serde_json::Value>,
+    /// One step trains at a time; the others wait their turn.
+    pub turn: Arc<tokio::sync::Semaphore>,
+}
+
+/// What one step works on.
+#[derive(Debug)]
+pub struct Work {
+    /// The scenario.
+    pub scenario: Arc<Scenario>,
+    /// The step, reserved.
+    pub step: Step,
+    /// Its samples, in order.
+    pub samples: Arc<Vec<PoolSample>>,
+    /// Recipe state before the step.
+    pub state: BTreeMap<String, Vec<u8>>,
+    /// Held-out tasks and what is known of their scores.
+    pub held_out: (Arc<HeldOut>, ScoreCache),
+}
+
+/// How a step ended, for the learner.
+#[derive(Debug)]
+pub struct Ended {
+    /// As stored.
+    pub outcome: StepOutcome,
+    /// The sandbox's fault, if one ended it.
+    pub fault: Option<Fault>,
+}
+
+/// Why a step could not even be recorded; it stays reserved and is re-formed.
+pub type StepError = ScenarioError;
+
+/// Runs a reserved step to its commit.
+pub async fn run_step(workshop: &Workshop, work: Work) -> Result<Ended, StepError> {
+    // A closed semaphore means that the process ends; the step is re-formed at the next start.
+    let _turn = workshop.turn.acquire().await.map_err(|_| ScenarioError::Interrupted)?;
+    let began = Instant::now();
+    let abort = Abort::default();
+    let watchdog = tokio::spawn({
+        let (abort, step_max) = (abort.clone(), workshop.step_max);
+        async move {
+            tokio::time::sleep(step_max).await;
+            abort.cancel();
+        }
+    });
+    let mut run = Run { workshop, work, abort, state: Vec::new(), checkpoints: Arc::default(), measured: Measured::default() };
+    let decided = run.decide().await;
+    watchdog.abort();
+    run.work.step.metrics.insert("step_seconds".to_owned(), began.elapsed().as_secs_f64());
+    run.commit(decided).await
+}
+
+struct Run<'a> {
+    workshop: &'a Workshop,
+    work: Work,
+    abort: Abort,
+    state: Vec<(String, Option<Vec<u8>>)>,
+    checkpoints: Arc<Mutex<Vec<Files>>>,
+    measured: Measured,
+}
+
+/// What the recipe and the gate want, before anything is committed.
+enum Decided {
+    Release { files: Files, weights: Weights, reason: String },
+    Hold { files: Files, reason: String },
+    Reject(String),
+    Skip(String),
+    Fail(String, Option<Fault>),
+}
+
+impl Run<'_> {
+    async fn decide(&mut self) -> Decided {
+        let training = match self.training().await {
+            Ok(training) => training,
+            Err(error) => return Decided::Fail(error.to_string(), None),
+        };
+        let call = self.call(Some(Box::new(training)), None);
+        let span = tracing::info_span!("propose", step = self.work.step.step);
+        let proposed = tracing::Instrument::instrument(self.workshop.recipe.propose_update(call), span).await;
+        let candidate = match self.take(proposed) {
+            Ok(Proposal::Weights(candidate)) => candidate,
+            Ok(Proposal::Skip(reason)) => return Decided::Skip(reason),
+            Err(fault) => return Decided::Fail(fault.to_string(), Some(fault)),
+        };
+        let checkpoint = self.checkpoints.lock().unwrap_or_else(PoisonError::into_inner).get(candidate as usize).cloned();
+        let Some(files) = checkpoint else { return Decided::Fail("the proposal names a candidate that was not taken in this step".to_owned(), None) };
+        let adapter = match self.workshop.engine.adapter_from_files(&files) {
+            Ok(adapter) => adapter,
+            Err(error) => return Decided::Fail(format!("the candidate does not load: {error}"), None),
+        };
+        self.judge(candidate, files, Weights::Adapter(adapter)).await
+    }
+
+    async fn training(&self) -> Result<StepTraining, ScenarioError> {
+        let files = self.workshop.scenarios.files(&self.work.step.parent).await?;
+        let start = Start { engine: self.workshop.engine.clone(), lora: self.workshop.lora.clone(), files: Arc::new(files), share: self.workshop.share };
+        Ok(StepTraining::new(self.workshop.trainer.clone(), start, Arc::clone(&self.work.samples), self.abort.clone(), Arc::clone(&self.checkpoints)))
+    }
+
+    /// The recipe's verdict, then the operator's gate, which has the last word.
+    async fn judge(&mut self, candidate: u32, files: Files, weights: Weights) -> Decided {
+        let served = self.work.scenario.served();
+        let bindings = vec![
+            Binding { name: "candidate", weights: weights.clone(), content: None },
+            Binding { name: "served", weights: served.weights.clone(), content: Some(served.release.content_id.clone()) },
+            Binding { name: "base", weights: Weights::Base, content: None },
+        ];
+        let (held_out, cache) = self.work.held_out.clone();
+        let models = StepModels::new(self.workshop.engine.clone(), bindings, Arc::clone(&held_out), cache, self.measured.clone());
+        let call = self.call(None, Some(Box::new(models)));
+        let span = tracing::info_span!("evaluate", step = self.work.step.step);
+        let mut judged = tracing::Instrument::instrument(self.workshop.recipe.evaluate(call, candidate), span).await;
+        let models = judged.models.take();
+        let verdict = match self.take(judged) {
+            Ok(verdict) => verdict,
+            Err(fault) => return Decided::Fail(fault.to_string(), Some(fault)),
+        };
+        self.work.step.metrics.extend(verdict.measurements.clone());
+        match verdict.decision {
+            Decision::Reject => Decided::Reject(verdict.reason),
+            Decision::Hold => Decided::Hold { files, reason: verdict.reason },
+            Decision::Promote => match self.gate(models, held_out.len()).await {
+                GateDecision { pass: true, reason } => Decided::Release { files, weights, reason: both(&verdict, &reason) },
+                GateDecision { pass: false, reason } => Decided::Reject(format!("refused by the operator's gate: {reason}")),
+            },
+        }
+    }
+
+    /// Compares what the host measured itself; measures now if the recipe did not.
+    async fn gate(&self, models: Option<Box<dyn Models>>, tasks: usize) -> GateDecision {
+        let settings = self.work.scenario.settings();
+        let gate = settings.gate.or(self.workshop.scenarios.defaults().gate).unwrap_or(Gate::Always);
+        let (mut new, mut old) = self.measured.paired("candidate", "served");
+        if new.is_empty() && tasks > 0 && !matches!(gate, Gate::Always) {
+            let count = u32::try_from(tasks).unwrap_or(u32::MAX);
+            let measure = move || {
+                let mut models = models?;
+                ["candidate", "served"].iter().all(|binding| models.held_out_scores(binding, 0, count).is_ok()).then_some(())
+            };
+            if tokio::task::spawn_blocking(measure).await.ok().flatten().is_none() {
+                return GateDecision { pass: false, reason: "the held-out tasks could not be measured".to_owned() };
+            }
+            (new, old) = self.measured.paired("candidate", "served");
+        }
+        gate_decision(gate, &new, &old)
+    }
+
+    fn call(&self, training: Option<Box<dyn Training>>, models: Option<Box<dyn Models>>) -> Call {
+        let work = &self.work;
+        let mut state = work.state.clone();
+        for (key, value) in &self.state {
+            match value {
+                Some(value) => drop(state.insert(key.clone(), value.clone())),
+                None => drop(state.remove(key)),
+            }
+        }
+        Call {
+            context: context(&work.scenario, &work.step),
+            samples: Arc::clone(&work.samples),
+            batch: (0..u32::try_from(work.samples.len()).unwrap_or(0)).collect(),
+            config: recipe_config(self.workshop, &work.scenario),
+            state,
+            training,
+            models,
+            cancel: Cancel::default(),
+        }
+    }
+
+    /// Books what a call used; keeps its staged state only if it succeeded.
+    fn take<T>(&mut self, outcome: Outcome<T>) -> Result<T, Fault> {
+        record_call(&outcome.report);
+        self.work.step.calls.push(outcome.report);
+        self.work.step.metrics.extend(outcome.metrics);
+        let value = outcome.result?;
+        self.state.extend(outcome.state);
+        Ok(value)
+    }
+
+    async fn commit(mut self, decided: Decided) -> Result<Ended, StepError> {
+        let scenario = Arc::clone(&self.work.scenario);
+        // Nobody else mints a release between the write and the swap.
+        let _minting = scenario.minting.lock().await;
+        let mut commit = Commit { release: None, held: None, state: std::mem::take(&mut self.state), recipe: self.workshop.recipe.manifest().name.clone() };
+        let mut next = None;
+        let mut fault = None;
+        self.work.step.outcome = match decided {
+            Decided::Release { files, weights, reason } => {
+                let release = self.write(files).await?;
+                commit.release = Some(release.clone());
+                next = Some((release.clone(), weights));
+                StepOutcome::Released { release: release.release_id, reason }
+            }
+            Decided::Hold { files, reason } => {
+                commit.held = Some(self.write(files).await?);
+                StepOutcome::Held { reason }
+            }
+            Decided::Reject(reason) => StepOutcome::Rejected { reason },
+            Decided::Skip(reason) => StepOutcome::Skipped { reason },
+            Decided::Fail(reason, cause) => {
+                commit.state.clear();
+                fault = cause;
+                StepOutcome::Failed { reason }
+            }
+        };
+        let (tenant, name) = &scenario.key;
+        match self.workshop.store.finish_step(tenant, name, &self.work.step, commit).await {
+            Err(reef_store::StoreError::HeadMoved { .. }) => {
+                next = None;
+                self.work.step.outcome = StepOutcome::Failed { reason: "the head moved while the step ran; its samples go back to the pool".to_owned() };
+                let nothing = Commit { release: None, held: None, state: Vec::new(), recipe: self.workshop.recipe.manifest().name.clone() };
+                self.workshop.store.finish_step(tenant, name, &self.work.step, nothing).await?;
+            }
+            other => other?,
+        }
+        if let Some((release, weights)) = next {
+            self.swap(&scenario, release, weights).await;
+        }
+        Ok(Ended { outcome: self.work.step.outcome.clone(), fault })
+    }
+
+    async fn write(&self, files: Files) -> Result<Release, ScenarioError> {
+        let step = &self.work.step;
+        let served = self.work.scenario.served();
+        let parent = &served.release.manifest;
+        let ids: Vec<&str> = self.work.samples.iter().flat_map(|pooled| pooled.sample.records.iter().map(|id| id.as_str())).collect();
+        let manifest = ReleaseManifest {
+            tenant: parent.tenant.clone(),
+            scenario: parent.scenario.clone(),
+            surface: Surface::Weights,
+            sequence: parent.sequence + 1,
+            parent: Some(step.parent.clone()),
+            origin: ReleaseOrigin::Step { step: step.step },
+            base_model: parent.base_model.clone(),
+            recipe: Some(step.recipe.clone()),
+            seed: Some(step.seed),
+            records: Some(sha256_hex(ids.join("\n").as_bytes())),
+            // Wall times differ from run to run and would make the release id differ too.
+            metrics: step.metrics.iter().filter(|(name, _)| !name.ends_with("_seconds")).map(|(name, value)| (name.clone(), *value)).collect(),
+            created_at_ms: step.now_ms,
+        };
+        let files = files.into_iter().map(|(path, bytes)| ReleaseFile { path, bytes }).collect();
+        self.workshop.scenarios.write(manifest, files).await
+    }
+
+    async fn swap(&self, scenario: &Scenario, release: Release, weights: Weights) {
+        let (_, cache) = &self.work.held_out;
+        cache.lock().unwrap_or_else(PoisonError::into_inner).insert(release.content_id.clone(), self.measured.scores("candidate"));
+        self.workshop.scenarios.weights().keep(release.release_id.clone(), weights.clone());
+        let traceparent = telemetry::traceparent(&tracing::Span::current());
+        let id = release.release_id.clone();
+        scenario.serve(Served::new(release, weights, traceparent));
+        metrics::counter!("reef_releases_total").increment(1);
+        // The database has the head already; a branch that lags is aligned at the next start.
+        if let Err(error) = self.workshop.scenarios.align_ref(&scenario.key, &id).await {
+            tracing::warn!(%error, release.id = %id, "release.align_ref");
+        }
+    }
+}
+
+fn both(verdict: &Verdict, gate: &str) -> String {
+    format!("{}; {gate}", verdict.reason)
+}
+
+fn record_call(report: &CallReport) {
+    metrics::counter!("reef_recipe_fuel_total", "function" => report.function.clone()).increment(report.fuel);
+    if report.fault.is_some() {
+        metrics::counter!("reef_recipe_faults_total", "function" => report.function.clone()).increment(1);
+    }
+}
+
+/// The inputs of a call that are not data.
+pub fn context(scenario: &Scenario, step: &Step) -> Context {
+    Context {
+        tenant: scenario.key.0.to_string(),
+        scenario: scenario.key.1.to_string(),
+        step: step.step,
+        now_ms: step.now_ms,
+        seed: step.seed,
+        head: step.parent.to_string(),
+        max_staleness: scenario.settings().max_staleness,
+    }
+}
+
+/// The scenario's values over the operator's.
+pub fn recipe_config(workshop: &Workshop, scenario: &Scenario) -> serde_json::Map<String, serde_json::Value> {
+    let mut config = workshop.recipe_config.clone();
+    config.extend(scenario.settings().recipe_config);
+    config
+}

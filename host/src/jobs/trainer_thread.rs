@@ -1,0 +1,229 @@
+//! The trainer's own thread, and the `training` capability that recipes reach it through.
+//! A step opens trainers by handle; calls travel to the thread over a bounded queue and block the caller,
+//! which is never the serving runtime. Handles die with the step.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+
+use reef_core::Sample;
+use reef_engine::train::{self, TrainControl, Trainer};
+use reef_engine::{Engine, EngineError, LoraConfig};
+use reef_sandbox::{Objective, Optimizer, Policy, PoolSample, Training, TrainingError};
+
+/// Files of a release or a checkpoint.
+pub type Files = Vec<(String, Vec<u8>)>;
+
+type Job = Box<dyn FnOnce(&mut BTreeMap<u32, Trainer>) + Send>;
+
+/// Calls waiting for the thread; one step runs at a time, so more than a few are a bug.
+const QUEUE_MAX: usize = 4;
+/// Trainers one step may open.
+const TRAINERS_MAX: u32 = 4;
+/// Checkpoints one step may take.
+const CHECKPOINTS_MAX: usize = 4;
+
+/// Handle of the thread.
+#[derive(Debug, Clone)]
+pub struct TrainerThread {
+    jobs: mpsc::SyncSender<Job>,
+}
+
+impl TrainerThread {
+    /// Starts the thread.
+    pub fn start() -> std::io::Result<Self> {
+        let (jobs, queue) = mpsc::sync_channel::<Job>(QUEUE_MAX);
+        std::thread::Builder::new().name("reef-trainer".to_owned()).spawn(move || {
+            let mut trainers = BTreeMap::new();
+            while let Ok(job) = queue.recv() {
+                // A panic in one job must not end training for every scenario.
+                if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| job(&mut trainers))).is_err() {
+                    tracing::error!("trainer.panic");
+                    trainers.clear();
+                }
+            }
+        })?;
+        Ok(Self { jobs })
+    }
+
+    fn call<T: Send + 'static>(&self, work: impl FnOnce(&mut BTreeMap<u32, Trainer>) -> Result<T, TrainingError> + Send + 'static) -> Result<T, TrainingError> {
+        let stopped = || TrainingError::Other("the trainer thread stopped".to_owned());
+        let (reply, answer) = mpsc::sync_channel(1);
+        let job: Job = Box::new(move |trainers| drop(reply.send(work(trainers))));
+        self.jobs.send(job).map_err(|_| stopped())?;
+        answer.recv().map_err(|_| stopped())?
+    }
+}
+
+/// Aborts the running call of a step from outside.
+#[derive(Debug, Clone, Default)]
+pub struct Abort(Arc<Mutex<AbortState>>);
+
+#[derive(Debug, Default)]
+struct AbortState {
+    cancelled: bool,
+    running: Vec<TrainControl>,
+}
+
+impl Abort {
+    /// Makes the running call, and every later one, end as cancelled.
+    pub fn cancel(&self) {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        state.cancelled = true;
+        state.running.iter().for_each(TrainControl::cancel);
+    }
+
+    fn watch(&self, control: TrainControl) {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.cancelled {
+            control.cancel();
+        }
+        state.running.push(control);
+    }
+}
+
+/// What a step starts from.
+#[derive(Debug, Clone)]
+pub struct Start {
+    /// The engine whose base is trained on.
+    pub engine: Engine,
+    /// Shape of a fresh adapter.
+    pub lora: LoraConfig,
+    /// Files of the head release.
+    pub files: Arc<Files>,
+    /// Share of wall time while requests run.
+    pub share: f64,
+}
+
+/// The `training` capability of one step.
+#[derive(Debug)]
+pub struct StepTraining {
+    thread: TrainerThread,
+    start: Start,
+    samples: Arc<Vec<PoolSample>>,
+    abort: Abort,
+    opened: u32,
+    checkpoints: Arc<Mutex<Vec<Files>>>,
+}
+
+impl StepTraining {
+    /// `checkpoints` receives what the recipe freezes; candidate handle = index.
+    pub fn new(thread: TrainerThread, start: Start, samples: Arc<Vec<PoolSample>>, abort: Abort, checkpoints: Arc<Mutex<Vec<Files>>>) -> Self {
+        Self { thread, start, samples, abort, opened: 0, checkpoints }
+    }
+
+    fn on<T: Send + 'static>(
+        &self,
+        trainer: u32,
+        items: &[u32],
+        work: impl FnOnce(&mut Trainer, &[&Sample]) -> Result<T, EngineError> + Send + 'static,
+    ) -> Result<T, TrainingError> {
+        let samples = Arc::clone(&self.samples);
+        let items = items.to_vec();
+        self.thread.call(move |trainers| {
+            let trainer = trainers.get_mut(&trainer).ok_or_else(|| TrainingError::Other(format!("trainer {trainer} is gone")))?;
+            let batch = items
+                .iter()
+                .map(|item| samples.get(*item as usize).map(|pooled| &pooled.sample).ok_or_else(|| TrainingError::Other(format!("sample {item} is gone"))))
+                .collect::<Result<Vec<_>, _>>()?;
+            work(trainer, &batch).map_err(refusal)
+        })
+    }
+}
+
+fn refusal(error: EngineError) -> TrainingError {
+    match error {
+        EngineError::Cancelled => TrainingError::Cancelled,
+        EngineError::Invalid(message) => TrainingError::Invalid(message),
+        other => TrainingError::Other(other.to_string()),
+    }
+}
+
+impl Training for StepTraining {
+    fn open(&mut self) -> Result<u32, TrainingError> {
+        if self.opened >= TRAINERS_MAX {
+            return Err(TrainingError::Budget(format!("a step opens at most {TRAINERS_MAX} trainers")));
+        }
+        let (start, abort, handle) = (self.start.clone(), self.abort.clone(), self.opened);
+        self.thread.call(move |trainers| {
+            if handle == 0 {
+                trainers.clear();
+            }
+            let files = (!start.files.is_empty()).then_some(start.files.as_slice());
+            let trainer = Trainer::open(&start.engine, &start.lora, files).map_err(refusal)?;
+            let control = trainer.control();
+            control.set_share(start.share).map_err(refusal)?;
+            abort.watch(control);
+            trainers.insert(handle, trainer);
+            Ok(())
+        })?;
+        self.opened += 1;
+        Ok(handle)
+    }
+
+    fn forward(&mut self, trainer: u32, which: Policy, items: &[u32]) -> Result<Vec<f32>, TrainingError> {
+        let which = match which {
+            Policy::Current => train::Policy::Current,
+            Policy::Base => train::Policy::Base,
+        };
+        self.on(trainer, items, move |trainer, batch| trainer.forward(which, batch))
+    }
+
+    fn train(&mut self, trainer: u32, items: &[u32], objective: Objective, optimizer: Optimizer) -> Result<BTreeMap<String, f64>, TrainingError> {
+        let objective = engine_objective(objective);
+        let optimizer = train::Optimizer {
+            learning_rate: optimizer.learning_rate,
+            beta1: optimizer.beta1,
+            beta2: optimizer.beta2,
+            epsilon: optimizer.epsilon,
+            weight_decay: optimizer.weight_decay,
+            gradient_norm_max: optimizer.gradient_norm_max,
+        };
+        self.on(trainer, items, move |trainer, batch| trainer.train(batch, &objective, &optimizer))
+    }
+
+    fn values(&mut self, trainer: u32, items: &[u32]) -> Result<Vec<f32>, TrainingError> {
+        self.on(trainer, items, |trainer, batch| trainer.values(batch))
+    }
+
+    fn fit_values(&mut self, trainer: u32, items: &[u32], returns: Vec<f32>, learning_rate: f64, updates: u32) -> Result<BTreeMap<String, f64>, TrainingError> {
+        self.on(trainer, items, move |trainer, batch| trainer.fit_values(batch, &returns, learning_rate, updates))
+    }
+
+    fn checkpoint(&mut self, trainer: u32) -> Result<u32, TrainingError> {
+        let taken = self.checkpoints.lock().unwrap_or_else(PoisonError::into_inner).len();
+        if taken >= CHECKPOINTS_MAX {
+            return Err(TrainingError::Budget(format!("a step takes at most {CHECKPOINTS_MAX} checkpoints")));
+        }
+        let files = self.on(trainer, &[], |trainer, _| trainer.checkpoint())?;
+        let mut checkpoints = self.checkpoints.lock().unwrap_or_else(PoisonError::into_inner);
+        checkpoints.push(files);
+        Ok((checkpoints.len() - 1) as u32)
+    }
+}
+
+impl Drop for StepTraining {
+    fn drop(&mut self) {
+        // The memory of the trainers goes back as soon as the step ends; a dead thread has none.
+        let _ = self.thread.jobs.try_send(Box::new(BTreeMap::clear));
+    }
+}
+
+fn engine_objective(objective: Objective) -> train::Objective {
+    use reef_sandbox::{Reduction, Weight};
+    let Objective::PolicyGradient(gradient) = objective else { return train::Objective::Nll };
+    train::Objective::PolicyGradient {
+        weight: match gradient.weight {
+            Weight::Reinforce => train::Weight::Reinforce,
+            Weight::Ratio => train::Weight::Ratio,
+            Weight::Truncated(cap) => train::Weight::Truncated(cap),
+            Weight::Masked(bounds) => train::Weight::Masked { low: bounds.low, high: bounds.high },
+            Weight::Ppo(bounds) => train::Weight::Ppo { low: bounds.low, high: bounds.high },
+        },
+        advantages: gradient.advantages,
+        reduction: match gradient.reduction {
+            Reduction::TokenSum => train::Reduction::TokenSum,
+            Reduction::SampleTokenMean => train::Reduction::SampleTokenMean,
+            Reduction::GlobalTokenMean => train::Reduction::GlobalTokenMean,
+        },
+    }
+}

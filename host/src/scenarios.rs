@@ -1,0 +1,317 @@
+//! The scenarios that are alive in this process: what each one serves now, and how to change it.
+//! Requests take one `Served` snapshot and use it to the end; the learner and the operator exchange the
+//! snapshot by pointer. The database is the truth for heads: a snapshot changes only after its commit.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use reef_core::{Release, ReleaseId, ReleaseManifest, ReleaseOrigin, ScenarioName, Surface, TenantId};
+use reef_engine::Weights;
+use reef_release::{ReleaseError, ReleaseFile, ReleaseRepo};
+use reef_store::{ScenarioSettings, Store, StoreError};
+use tokio::sync::{Notify, RwLock as AsyncRwLock};
+
+use crate::clock::now_ms;
+use crate::weights::{WeightsCache, WeightsError};
+
+/// Tenant and name of a scenario.
+pub type ScenarioKey = (TenantId, ScenarioName);
+
+/// What answers requests now. Immutable; exchanged as a whole.
+#[derive(Debug)]
+pub struct Served {
+    /// The head release.
+    pub release: Release,
+    /// Its weights.
+    pub weights: Weights,
+    /// Trace of the step that made it, until the first answer has joined it.
+    traceparent: Option<String>,
+    answered: AtomicBool,
+}
+
+impl Served {
+    /// A snapshot of a release in service.
+    pub fn new(release: Release, weights: Weights, traceparent: Option<String>) -> Self {
+        Self { release, weights, traceparent, answered: AtomicBool::new(false) }
+    }
+
+    /// The trace to continue, on the first call only.
+    pub fn first_answer_traceparent(&self) -> Option<&str> {
+        let first = !self.answered.swap(true, Ordering::Relaxed);
+        self.traceparent.as_deref().filter(|_| first)
+    }
+}
+
+/// What the learner of a scenario is doing; shown in the status.
+#[derive(Debug, Clone, Default)]
+pub struct LearnerStatus {
+    /// A step is running.
+    pub running: bool,
+    /// Why no step runs.
+    pub waiting: Option<String>,
+    /// The last fault.
+    pub last_error: Option<String>,
+    /// Milliseconds since the epoch until which the recipe is quarantined.
+    pub quarantined_until_ms: Option<i64>,
+}
+
+/// One scenario in service.
+#[derive(Debug)]
+pub struct Scenario {
+    /// Tenant and name.
+    pub key: ScenarioKey,
+    served: RwLock<Arc<Served>>,
+    settings: RwLock<ScenarioSettings>,
+    status: Mutex<LearnerStatus>,
+    /// Rung when there may be something to learn.
+    pub wake: Notify,
+    /// Held by whoever is about to mint a release in this scenario.
+    pub minting: tokio::sync::Mutex<()>,
+}
+
+impl Scenario {
+    /// The snapshot for one request.
+    pub fn served(&self) -> Arc<Served> {
+        Arc::clone(&self.served.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Exchanges what is served; running requests keep their snapshot.
+    pub fn serve(&self, next: Served) {
+        *self.served.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(next);
+    }
+
+    /// The settings now.
+    pub fn settings(&self) -> ScenarioSettings {
+        self.settings.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The learner's state now.
+    pub fn status(&self) -> LearnerStatus {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Changes the learner's state.
+    pub fn set_status(&self, change: impl FnOnce(&mut LearnerStatus)) {
+        change(&mut self.status.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+/// Why a scenario cannot be opened or changed.
+#[derive(Debug, thiserror::Error)]
+pub enum ScenarioError {
+    /// No such scenario of this tenant.
+    #[error("scenario '{0}' does not exist; create it with POST /reef/scenarios or list them with GET /reef/scenarios")]
+    Unknown(ScenarioName),
+    /// No such release in this scenario.
+    #[error("release {0} is not a release of this scenario; list them with GET /reef/scenarios/{{scenario}}/releases")]
+    UnknownRelease(ReleaseId),
+    /// A new scenario can only start from its own base.
+    #[error("scenario '{scenario}' is new and has no release {release}; leave x-reef-release-id out")]
+    ForeignBase {
+        /// The scenario.
+        scenario: ScenarioName,
+        /// What was asked for.
+        release: ReleaseId,
+    },
+    /// The store refused.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The repository refused.
+    #[error(transparent)]
+    Release(#[from] ReleaseError),
+    /// The weights cannot be loaded.
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+    /// The held-out tasks do not render.
+    #[error("the held-out tasks do not render: {0}")]
+    HeldOut(String),
+    /// A blocking task died.
+    #[error("the work on the release repository was interrupted")]
+    Interrupted,
+}
+
+/// All scenarios, opened on first use.
+#[derive(Debug)]
+pub struct Scenarios {
+    store: Store,
+    repo: ReleaseRepo,
+    weights: WeightsCache,
+    base_model: String,
+    defaults: ScenarioSettings,
+    /// The async lock makes a creation happen once; readers of other scenarios do not wait for git.
+    open: AsyncRwLock<HashMap<ScenarioKey, Arc<Scenario>>>,
+    creating: tokio::sync::Mutex<()>,
+    opened: tokio::sync::mpsc::Sender<Arc<Scenario>>,
+}
+
+impl Scenarios {
+    /// `base_model`: SHA-256 of the model file; `opened` hears of every scenario that comes alive.
+    pub fn new(
+        stores: (Store, ReleaseRepo),
+        weights: WeightsCache,
+        base_model: String,
+        defaults: ScenarioSettings,
+        opened: tokio::sync::mpsc::Sender<Arc<Scenario>>,
+    ) -> Self {
+        let (store, repo) = stores;
+        Self { store, repo, weights, base_model, defaults, open: AsyncRwLock::default(), creating: tokio::sync::Mutex::default(), opened }
+    }
+
+    /// Settings of a scenario that sets none.
+    pub fn defaults(&self) -> &ScenarioSettings {
+        &self.defaults
+    }
+
+    /// Weights of any release.
+    pub fn weights(&self) -> &WeightsCache {
+        &self.weights
+    }
+
+    /// Opens every scenario of the database; called once at start.
+    pub async fn open_all(&self) -> Result<usize, ScenarioError> {
+        let all = self.store.all_scenarios().await?;
+        let count = all.len();
+        for row in all {
+            self.open_existing((row.tenant, row.name), row.settings).await?;
+        }
+        Ok(count)
+    }
+
+    /// A scenario that exists.
+    pub async fn get(&self, tenant: &TenantId, name: &ScenarioName) -> Result<Arc<Scenario>, ScenarioError> {
+        let key = (tenant.clone(), name.clone());
+        let found = self.open.read().await.get(&key).cloned();
+        found.ok_or_else(|| ScenarioError::Unknown(name.clone()))
+    }
+
+    /// The scenarios of a tenant, by name.
+    pub async fn list(&self, tenant: &TenantId) -> Vec<Arc<Scenario>> {
+        let mut found: Vec<_> = self.open.read().await.values().filter(|s| s.key.0 == *tenant).cloned().collect();
+        found.sort_by(|a, b| a.key.cmp(&b.key));
+        found
+    }
+
+    /// Creates a scenario, or returns the existing one with `false`.
+    pub async fn create(&self, key: ScenarioKey, settings: Option<ScenarioSettings>) -> Result<(Arc<Scenario>, bool), ScenarioError> {
+        if let Ok(existing) = self.get(&key.0, &key.1).await {
+            return Ok((existing, false));
+        }
+        // One creation at a time keeps two first requests from minting two base releases.
+        let _creating = self.creating.lock().await;
+        if let Ok(existing) = self.get(&key.0, &key.1).await {
+            return Ok((existing, false));
+        }
+        let settings = settings.unwrap_or_else(|| self.defaults.clone());
+        self.store.create_scenario(&key.0, &key.1, &settings, now_ms()).await?;
+        let scenario = self.open_existing(key, settings).await?;
+        Ok((scenario, true))
+    }
+
+    async fn open_existing(&self, key: ScenarioKey, settings: ScenarioSettings) -> Result<Arc<Scenario>, ScenarioError> {
+        let head = match self.store.head(&key.0, &key.1).await? {
+            Some(head) => head,
+            None => self.mint_base(&key).await?,
+        };
+        self.align_ref(&key, &head.release_id).await?;
+        let weights = self.weights.load(&head.release_id).await?;
+        let scenario = Arc::new(Scenario {
+            key: key.clone(),
+            served: RwLock::new(Arc::new(Served::new(head, weights, None))),
+            settings: RwLock::new(settings),
+            status: Mutex::default(),
+            wake: Notify::new(),
+            minting: tokio::sync::Mutex::default(),
+        });
+        self.open.write().await.insert(key, Arc::clone(&scenario));
+        // A full queue only means that learners start later; the receiver takes all of them.
+        let _ = self.opened.send(Arc::clone(&scenario)).await;
+        Ok(scenario)
+    }
+
+    /// Every scenario starts from the named base model and from nothing else.
+    async fn mint_base(&self, key: &ScenarioKey) -> Result<Release, ScenarioError> {
+        let manifest = ReleaseManifest {
+            tenant: key.0.clone(),
+            scenario: key.1.clone(),
+            surface: Surface::Weights,
+            sequence: 0,
+            parent: None,
+            origin: ReleaseOrigin::Base,
+            base_model: self.base_model.clone(),
+            recipe: None,
+            seed: None,
+            records: None,
+            metrics: Default::default(),
+            created_at_ms: now_ms(),
+        };
+        let release = self.write(manifest, Vec::new()).await?;
+        self.store.append_release(&key.0, &key.1, &release, None).await?;
+        Ok(release)
+    }
+
+    /// Writes a release without moving any head.
+    pub async fn write(&self, manifest: ReleaseManifest, files: Vec<ReleaseFile>) -> Result<Release, ScenarioError> {
+        let repo = self.repo.clone();
+        Ok(tokio::task::spawn_blocking(move || repo.write(&manifest, &files)).await.map_err(|_| ScenarioError::Interrupted)??)
+    }
+
+    /// Payload files of a release, as path and bytes.
+    pub async fn files(&self, id: &ReleaseId) -> Result<Vec<(String, Vec<u8>)>, ScenarioError> {
+        let (repo, id) = (self.repo.clone(), id.clone());
+        Ok(tokio::task::spawn_blocking(move || repo.files(&id)).await.map_err(|_| ScenarioError::Interrupted)??)
+    }
+
+    /// Brings the git branch to the head of the database, which is the truth.
+    pub async fn align_ref(&self, key: &ScenarioKey, head: &ReleaseId) -> Result<(), ScenarioError> {
+        let (repo, key, head) = (self.repo.clone(), key.clone(), head.clone());
+        let moved = move || {
+            let now = repo.head(&key.0, &key.1)?;
+            if now.as_ref() == Some(&head) { Ok(()) } else { repo.advance(&key.0, &key.1, now.as_ref(), &head) }
+        };
+        Ok(tokio::task::spawn_blocking(moved).await.map_err(|_| ScenarioError::Interrupted)??)
+    }
+
+    /// Replaces the settings, durably.
+    pub async fn update(&self, scenario: &Scenario, settings: ScenarioSettings) -> Result<(), ScenarioError> {
+        self.store.update_scenario(&scenario.key.0, &scenario.key.1, &settings).await?;
+        *scenario.settings.write().unwrap_or_else(PoisonError::into_inner) = settings;
+        scenario.wake.notify_one();
+        Ok(())
+    }
+
+    /// Mints a release with the files of an earlier or held one and serves it.
+    pub async fn mint_copy(&self, scenario: &Scenario, of: &ReleaseId, origin: ReleaseOrigin) -> Result<Release, ScenarioError> {
+        let _minting = scenario.minting.lock().await;
+        let (tenant, name) = &scenario.key;
+        let source = self.store.release(tenant, name, of).await?.ok_or_else(|| ScenarioError::UnknownRelease(of.clone()))?;
+        let head = scenario.served().release.clone();
+        let files = self.files(of).await?.into_iter().map(|(path, bytes)| ReleaseFile { path, bytes }).collect();
+        let manifest = ReleaseManifest {
+            sequence: head.manifest.sequence + 1,
+            parent: Some(head.release_id.clone()),
+            origin,
+            created_at_ms: now_ms(),
+            ..source.release.manifest
+        };
+        let weights = self.weights.load(of).await?;
+        let release = self.write(manifest, files).await?;
+        self.store.append_release(tenant, name, &release, Some(&head.release_id)).await?;
+        self.weights.keep(release.release_id.clone(), weights.clone());
+        scenario.serve(Served::new(release.clone(), weights, None));
+        // The database has the head already; a branch that lags is aligned at the next start.
+        if let Err(error) = self.align_ref(&scenario.key, &release.release_id).await {
+            tracing::warn!(%error, release.id = %release.release_id, "release.align_ref");
+        }
+        scenario.wake.notify_one();
+        Ok(release)
+    }
+
+    /// Weights and identity for a request that pins a retained release.
+    pub async fn pinned(&self, scenario: &Scenario, id: &ReleaseId) -> Result<Served, ScenarioError> {
+        let listed = self.store.release(&scenario.key.0, &scenario.key.1, id).await?.ok_or_else(|| ScenarioError::UnknownRelease(id.clone()))?;
+        let weights = self.weights.load(id).await?;
+        Ok(Served::new(listed.release, weights, None))
+    }
+}
+

@@ -1,0 +1,91 @@
+//! From a release to weights in memory.
+//! The scenario registry and pinned requests ask here; it reads the release repository and the engine.
+//! A release without an adapter is the base; anything that cannot be loaded is an error, never the base.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use reef_core::ReleaseId;
+use reef_engine::{Engine, EngineError, Weights};
+use reef_release::{ReleaseError, ReleaseRepo};
+
+/// File whose presence makes a release carry an adapter.
+pub const ADAPTER_FILE: &str = "adapter_model.safetensors";
+
+/// Why the weights of a release cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum WeightsError {
+    /// The repository has no such release, or its bytes are damaged.
+    #[error(transparent)]
+    Release(#[from] ReleaseError),
+    /// The adapter does not fit the model.
+    #[error("release {release}: {source}")]
+    Adapter {
+        /// The release.
+        release: ReleaseId,
+        /// What the engine says.
+        source: EngineError,
+    },
+    /// The loading thread died.
+    #[error("loading release {0} was interrupted")]
+    Interrupted(ReleaseId),
+}
+
+/// Loads weights and keeps the last few.
+#[derive(Clone)]
+pub struct WeightsCache {
+    repo: ReleaseRepo,
+    engine: Engine,
+    recent: Arc<Mutex<VecDeque<(ReleaseId, Weights)>>>,
+    retained_max: usize,
+}
+
+impl std::fmt::Debug for WeightsCache {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WeightsCache").field("retained_max", &self.retained_max).finish_non_exhaustive()
+    }
+}
+
+impl WeightsCache {
+    /// `retained_max`: adapters kept beside those that scenarios serve.
+    pub fn new(repo: ReleaseRepo, engine: Engine, retained_max: usize) -> Self {
+        Self { repo, engine, recent: Arc::default(), retained_max: retained_max.max(1) }
+    }
+
+    /// The weights of a release, from memory or from the repository.
+    pub async fn load(&self, release: &ReleaseId) -> Result<Weights, WeightsError> {
+        if let Some(found) = self.recall(release) {
+            return Ok(found);
+        }
+        let (repo, engine, id) = (self.repo.clone(), self.engine.clone(), release.clone());
+        let loaded = tokio::task::spawn_blocking(move || read(&repo, &engine, &id)).await.map_err(|_| WeightsError::Interrupted(release.clone()))??;
+        self.keep(release.clone(), loaded.clone());
+        Ok(loaded)
+    }
+
+    /// Remembers weights that are already in memory.
+    pub fn keep(&self, release: ReleaseId, weights: Weights) {
+        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        recent.retain(|(id, _)| *id != release);
+        recent.push_front((release, weights));
+        recent.truncate(self.retained_max);
+    }
+
+    fn recall(&self, release: &ReleaseId) -> Option<Weights> {
+        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        let position = recent.iter().position(|(id, _)| id == release)?;
+        let entry = recent.remove(position)?;
+        let weights = entry.1.clone();
+        recent.push_front(entry);
+        Some(weights)
+    }
+}
+
+fn read(repo: &ReleaseRepo, engine: &Engine, release: &ReleaseId) -> Result<Weights, WeightsError> {
+    let files = repo.files(release)?;
+    if !files.iter().any(|(path, _)| path == ADAPTER_FILE) {
+        return Ok(Weights::Base);
+    }
+    let adapter = engine.adapter_from_files(&files).map_err(|source| WeightsError::Adapter { release: release.clone(), source })?;
+    Ok(Weights::Adapter(adapter))
+}

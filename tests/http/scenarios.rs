@@ -1,0 +1,83 @@
+//! `/reef/scenarios…`.
+
+use reqwest::{Method, StatusCode};
+use serde_json::json;
+
+use crate::support::{TestHost, shared};
+
+#[tokio::test]
+async fn creating_twice_is_201_then_200() {
+    let caller = shared();
+    let body = json!({ "scenario": caller.scenario, "max_staleness": 2 });
+    assert_eq!(caller.post("/reef/scenarios", body.clone()).await.status, StatusCode::CREATED);
+    assert_eq!(caller.post("/reef/scenarios", body).await.status, StatusCode::OK);
+    let listed = caller.get("/reef/scenarios").await.ok().body;
+    let mine = listed["scenarios"].as_array().unwrap().iter().find(|s| s["scenario"] == json!(caller.scenario)).unwrap().clone();
+    assert_eq!(mine["settings"]["max_staleness"], 2);
+    assert_eq!(mine["head"]["sequence"], 0);
+}
+
+#[tokio::test]
+async fn settings_change_and_survive_a_restart() {
+    let host = TestHost::start(|_| {}).await;
+    let caller = host.caller("kept");
+    caller.create(json!({})).await;
+    let changed = caller.post(&caller.path("/update"), json!({ "training_mode": "manual", "gate": { "kind": "always" } })).await.ok();
+    assert_eq!(changed.body["settings"]["training_mode"], "manual");
+    let wrong = caller.post(&caller.path("/update"), json!({ "trainig_mode": "auto" })).await;
+    assert_eq!(wrong.status, StatusCode::BAD_REQUEST);
+    assert!(wrong.body["error"]["message"].as_str().unwrap().contains("training_mode"), "{}", wrong.body);
+    let host = TestHost::start_in(host.stop().await, |_| {}).await;
+    let caller = host.caller("kept");
+    assert_eq!(caller.get(&caller.path("")).await.ok().body["settings"]["training_mode"], "manual");
+    host.stop().await;
+}
+
+#[tokio::test]
+async fn many_first_requests_make_one_scenario() {
+    let caller = shared();
+    let answers = futures::future::join_all((0..8).map(|_| caller.chat("hi", json!({ "max_tokens": 1 })))).await;
+    let releases: std::collections::BTreeSet<String> = answers.into_iter().map(|answer| answer.ok().release()).collect();
+    assert_eq!(releases.len(), 1);
+    assert_eq!(caller.releases().await.len(), 1);
+}
+
+#[tokio::test]
+async fn records_are_paged_in_order() {
+    let caller = shared();
+    for _ in 0..3 {
+        let receipt = caller.chat("hi", json!({ "max_tokens": 1 })).await.ok().receipt();
+        caller.report(&receipt, 0.0).await.ok();
+    }
+    let page = caller.get(&caller.path("/records?limit=4")).await.ok().body;
+    assert_eq!(page["records"].as_array().unwrap().len(), 4);
+    let rest = caller.get(&caller.path(&format!("/records?after_sequence={}", page["next_after_sequence"]))).await.ok().body;
+    assert_eq!(rest["records"].as_array().unwrap().len(), 2);
+    let reports = caller.get(&caller.path("/records?request_type=report")).await.ok().body;
+    assert!(reports["records"].as_array().unwrap().iter().all(|row| row["request_type"] == "report"));
+    assert_eq!(caller.get(&caller.path("/records?request_type=x")).await.status, StatusCode::BAD_REQUEST);
+}
+
+#[tokio::test]
+async fn held_out_tasks_are_checked() {
+    let caller = shared();
+    caller.create(json!({})).await;
+    let put = |body| caller.send(caller.request(Method::PUT, &caller.path("/held-out")).json(&body));
+    let task = json!({ "messages": [{ "role": "user", "content": "x" }], "answer": "y", "grader": "exact" });
+    assert_eq!(put(json!({ "tasks": [task] })).await.ok().body["held_out"], 1);
+    assert_eq!(put(json!({ "tasks": [{ "messages": [], "answer": "y", "grader": "exact" }] })).await.status, StatusCode::BAD_REQUEST);
+    assert_eq!(put(json!({ "tasks": [{ "answer": "y" }] })).await.status, StatusCode::BAD_REQUEST);
+}
+
+#[tokio::test]
+async fn health_metrics_and_status_answer_without_side_effects() {
+    let caller = shared();
+    assert_eq!(caller.get("/healthz").await.ok().body["status"], "ok");
+    caller.get("/readyz").await.ok();
+    caller.chat("hi", json!({})).await.ok();
+    let metrics = caller.get("/metrics").await.ok().body;
+    assert!(metrics.as_str().unwrap().contains("reef_requests_total"), "{metrics}");
+    let before = caller.status().await;
+    assert_eq!(before, caller.status().await);
+    assert_eq!(before["inferences"], 1);
+}
