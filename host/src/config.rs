@@ -264,7 +264,7 @@ impl Config {
         }
         let known = serde_yaml_ng::to_value(Self::default()).map_err(|e| e.to_string())?;
         refuse_unknown_keys(value, &known, "")?;
-        let config: Self = serde_yaml_ng::from_value(value.clone()).map_err(|e| e.to_string())?;
+        let config: Self = serde_path_to_error::deserialize(value.clone()).map_err(|e| format!("the key '{}' is not valid: {}", e.path(), e.inner()))?;
         config.check()?;
         Ok(config)
     }

@@ -1,9 +1,22 @@
 //! The `reef` command.
 
-use std::process::ExitCode;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
 
 use clap::Parser;
 
+/// How threads of the tensor library wait for each other. Spinning, its default, halves the speed of two
+/// computations that share the cores, and serving and training always do.
+const WAIT_POLICY: (&str, &str) = ("OMP_WAIT_POLICY", "passive");
+
 fn main() -> ExitCode {
-    reef::cli::run(reef::cli::Cli::parse())
+    let cli = reef::cli::Cli::parse();
+    if std::env::var_os(WAIT_POLICY.0).is_none() {
+        // The library reads the variable while it is loaded, before `main`, so the process starts over once.
+        if let Ok(program) = std::env::current_exe() {
+            let error = Command::new(program).args(std::env::args_os().skip(1)).env(WAIT_POLICY.0, WAIT_POLICY.1).exec();
+            eprintln!("reef: goes on without {}={}: {error}", WAIT_POLICY.0, WAIT_POLICY.1);
+        }
+    }
+    reef::cli::run(cli)
 }

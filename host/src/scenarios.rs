@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use reef_core::{Release, ReleaseId, ReleaseManifest, ReleaseOrigin, ScenarioName, Surface, TenantId};
 use reef_engine::Weights;
 use reef_release::{ReleaseError, ReleaseFile, ReleaseRepo};
-use reef_store::{ScenarioSettings, Store, StoreError};
+use reef_store::{ReleaseStatus, ScenarioSettings, Store, StoreError};
 use tokio::sync::{Notify, RwLock as AsyncRwLock};
 
 use crate::clock::now_ms;
@@ -309,9 +309,11 @@ impl Scenarios {
 
     /// Weights and identity for a request that pins a retained release.
     pub async fn pinned(&self, scenario: &Scenario, id: &ReleaseId) -> Result<Served, ScenarioError> {
-        let listed = self.store.release(&scenario.key.0, &scenario.key.1, id).await?.ok_or_else(|| ScenarioError::UnknownRelease(id.clone()))?;
+        let listed = self.store.release(&scenario.key.0, &scenario.key.1, id).await?;
+        let retained = listed.filter(|listed| matches!(listed.status, ReleaseStatus::Served | ReleaseStatus::Retained));
+        let release = retained.ok_or_else(|| ScenarioError::UnknownRelease(id.clone()))?.release;
         let weights = self.weights.load(id).await?;
-        Ok(Served::new(listed.release, weights, None))
+        Ok(Served::new(release, weights, None))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Servers for tests: one shared by all that only need a scenario, and own ones for the rest.
 
 mod caller;
+mod process;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +11,8 @@ use std::sync::{Mutex, OnceLock};
 use reef::config::Config;
 use reef::host::{self, Running};
 
-pub use caller::{Answer, Caller, poll};
+pub use caller::{Answer, Caller, MODEL, poll};
+pub use process::ServerProcess;
 
 /// The repository's root.
 pub fn root() -> PathBuf {

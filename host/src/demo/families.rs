@@ -88,7 +88,10 @@ pub fn all() -> Vec<Family> {
     vec![
         family("repeat", Difficulty::Easy, "Answer with one word.", repeat),
         harder("capitals", "Answer with one word.", capitals),
-        harder("last-word", "Answer with one word.", last_word),
+        harder("hyphenate", "Answer with the result only.", hyphenate),
+        harder("swap", "Answer with the result only.", swap),
+        harder("first-word", "Answer with one word.", first_word),
+        harder("quote", "Answer with the result only.", quote),
     ]
 }
 
@@ -128,9 +131,24 @@ fn capitals(deck: &mut Deck) -> Task {
     Task { prompt: format!("Write this word in capital letters: {word}"), wanted: word.to_uppercase() }
 }
 
-fn last_word(deck: &mut Deck) -> Task {
-    let (first, second, last) = (deck.word(), deck.word(), deck.word());
-    Task { prompt: format!("Say only the last word: {first} {second} {last}"), wanted: last.to_owned() }
+fn hyphenate(deck: &mut Deck) -> Task {
+    let (first, second) = (deck.word(), deck.word());
+    Task { prompt: format!("Join these words with a hyphen: {first} {second}"), wanted: format!("{first}-{second}") }
+}
+
+fn swap(deck: &mut Deck) -> Task {
+    let (first, second) = (deck.word(), deck.word());
+    Task { prompt: format!("Swap these two words: {first} {second}"), wanted: format!("{second} {first}") }
+}
+
+fn first_word(deck: &mut Deck) -> Task {
+    let (first, second) = (deck.word(), deck.word());
+    Task { prompt: format!("Say only the first word: {first} {second}"), wanted: first.to_owned() }
+}
+
+fn quote(deck: &mut Deck) -> Task {
+    let word = deck.word();
+    Task { prompt: format!("Put this word in square brackets: {word}"), wanted: format!("[{word}]") }
 }
 
 /// How good an answer is.

@@ -12,7 +12,7 @@ use reef_store::TrainingMode;
 use tracing::Instrument;
 
 use super::held_out::{HeldOut, ScoreCache};
-use super::run_step::{Ended, StepError, Work, Workshop, context, recipe_config, run_step};
+use super::run_step::{Ended, StepError, Work, Workshop, context, guest_state, recipe_config, run_step};
 use crate::clock::now_ms;
 use crate::scenarios::Scenario;
 use crate::telemetry;
@@ -149,7 +149,7 @@ impl Learner {
             samples: Arc::clone(samples),
             batch: (0..u32::try_from(samples.len()).unwrap_or(0)).collect(),
             config: recipe_config(&self.workshop, &self.scenario),
-            state: self.workshop.store.recipe_state(tenant, name, &self.workshop.recipe.manifest().name).await?,
+            state: guest_state(self.workshop.store.recipe_state(tenant, name, &self.workshop.recipe.manifest().name).await?),
             training: None,
             models: None,
             cancel: Cancel::default(),

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use reef_core::{CallReport, Gate, GateDecision, Release, ReleaseManifest, ReleaseOrigin, Step, StepOutcome, Surface, gate_decision, sha256_hex};
+use reef_engine::train::CRITIC_FILE;
 use reef_engine::{Engine, Weights};
 use reef_release::ReleaseFile;
 use reef_sandbox::{Call, Cancel, Context, Decision, Fault, Models, Outcome, PoolSample, Proposal, Recipe, Training, Verdict};
@@ -17,6 +18,11 @@ use super::held_out::{Binding, HeldOut, Measured, ScoreCache, StepModels};
 use super::trainer_thread::{Abort, Files, Start, StepTraining, TrainerThread};
 use crate::scenarios::{Scenario, ScenarioError, Scenarios, Served};
 use crate::telemetry;
+
+/// Keys of the state bucket that belong to the host; guests neither see nor write them.
+const HOST_STATE: &str = "reef.";
+/// The scenario's critic.
+const CRITIC_STATE: &str = "reef.critic";
 
 /// What every step of a process shares.
 #[derive(Debug, Clone)]
@@ -132,7 +138,12 @@ impl Run<'_> {
     }
 
     async fn training(&self) -> Result<StepTraining, ScenarioError> {
-        let files = self.workshop.scenarios.files(&self.work.step.parent).await?;
+        let mut files = self.workshop.scenarios.files(&self.work.step.parent).await?;
+        // The critic learns in steps that release nothing too, so the scenario's own is newer than the release's.
+        if let Some(critic) = self.work.state.get(CRITIC_STATE) {
+            files.retain(|(path, _)| path != CRITIC_FILE);
+            files.push((CRITIC_FILE.to_owned(), critic.clone()));
+        }
         let start = Start { engine: self.workshop.engine.clone(), lora: self.workshop.lora.clone(), files: Arc::new(files), share: self.workshop.share };
         Ok(StepTraining::new(self.workshop.trainer.clone(), start, Arc::clone(&self.work.samples), self.abort.clone(), Arc::clone(&self.checkpoints)))
     }
@@ -187,7 +198,7 @@ impl Run<'_> {
 
     fn call(&self, training: Option<Box<dyn Training>>, models: Option<Box<dyn Models>>) -> Call {
         let work = &self.work;
-        let mut state = work.state.clone();
+        let mut state = guest_state(work.state.clone());
         for (key, value) in &self.state {
             match value {
                 Some(value) => drop(state.insert(key.clone(), value.clone())),
@@ -212,14 +223,23 @@ impl Run<'_> {
         self.work.step.calls.push(outcome.report);
         self.work.step.metrics.extend(outcome.metrics);
         let value = outcome.result?;
-        self.state.extend(outcome.state);
+        self.state.extend(outcome.state.into_iter().filter(|(key, _)| !key.starts_with(HOST_STATE)));
         Ok(value)
     }
 
+    /// The critic of the last checkpoint, whatever became of its adapter.
+    fn keep_critic(&mut self) {
+        let checkpoints = self.checkpoints.lock().unwrap_or_else(PoisonError::into_inner);
+        let critic = checkpoints.last().and_then(|files| files.iter().find(|(path, _)| path == CRITIC_FILE));
+        self.state.extend(critic.map(|(_, bytes)| (CRITIC_STATE.to_owned(), Some(bytes.clone()))));
+    }
+
+    #[tracing::instrument(name = "release", skip_all, fields(step = self.work.step.step))]
     async fn commit(mut self, decided: Decided) -> Result<Ended, StepError> {
         let scenario = Arc::clone(&self.work.scenario);
         // Nobody else mints a release between the write and the swap.
         let _minting = scenario.minting.lock().await;
+        self.keep_critic();
         let mut commit = Commit { release: None, held: None, state: std::mem::take(&mut self.state), recipe: self.workshop.recipe.manifest().name.clone() };
         let mut next = None;
         let mut fault = None;
@@ -306,6 +326,12 @@ fn record_call(report: &CallReport) {
     if report.fault.is_some() {
         metrics::counter!("reef_recipe_faults_total", "function" => report.function.clone()).increment(1);
     }
+}
+
+/// The part of a state bucket that is the recipe's own.
+pub fn guest_state(mut state: BTreeMap<String, Vec<u8>>) -> BTreeMap<String, Vec<u8>> {
+    state.retain(|key, _| !key.starts_with(HOST_STATE));
+    state
 }
 
 /// The inputs of a call that are not data.

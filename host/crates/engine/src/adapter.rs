@@ -88,12 +88,16 @@ impl Lora {
     /// Start values: A from U(−1/√i, 1/√i), which is Kaiming-uniform with a = √5, B zero. No gradients yet.
     pub fn init(model: &ModelConfig, config: &LoraConfig) -> Result<Self, EngineError> {
         if !(1..=RANK_MAX).contains(&config.rank) || !config.alpha.is_finite() || config.alpha <= 0.0 {
-            return Err(EngineError::Adapter(format!("rank {} and alpha {}: rank must be in 1..={RANK_MAX}, alpha positive", config.rank, config.alpha)));
+            return Err(EngineError::Adapter(format!(
+                "rank {} and alpha {}: rank must be in 1..={RANK_MAX}, alpha positive",
+                config.rank, config.alpha
+            )));
         }
         let mut generator = ChaCha12Rng::seed_from_u64(config.seed);
         Self::build(config.rank, config.alpha, model, |_, _, [input, output]| {
             let bound = 1.0 / (input as f32).sqrt();
-            let values: Vec<f32> = (0..config.rank * input).map(|_| (generator.random::<f32>() * 2.0 - 1.0) * bound).collect();
+            let values: Vec<f32> =
+                (0..config.rank * input).map(|_| (generator.random::<f32>() * 2.0 - 1.0) * bound).collect();
             let a = Tensor::f_from_slice(&values)?.f_view([config.rank, input])?;
             Ok(Pair { a, b: Tensor::f_zeros([output, config.rank], (Kind::Float, tch::Device::Cpu))? })
         })
@@ -118,7 +122,12 @@ impl Lora {
                 down: make(index, 6, down)?,
             })
         };
-        Ok(Self { rank, alpha, base_model: model.name.clone(), layers: (0..model.layers).map(layer).collect::<Result<_, _>>()? })
+        Ok(Self {
+            rank,
+            alpha,
+            base_model: model.name.clone(),
+            layers: (0..model.layers).map(layer).collect::<Result<_, _>>()?,
+        })
     }
 
     /// alpha / rank.
@@ -146,7 +155,12 @@ impl Lora {
                 down: pair(&layer.down)?,
             })
         };
-        Ok(Self { rank: self.rank, alpha: self.alpha, base_model: self.base_model.clone(), layers: self.layers.iter().map(layer).collect::<Result<_, _>>()? })
+        Ok(Self {
+            rank: self.rank,
+            alpha: self.alpha,
+            base_model: self.base_model.clone(),
+            layers: self.layers.iter().map(layer).collect::<Result<_, _>>()?,
+        })
     }
 }
 
@@ -213,7 +227,11 @@ impl Adapter {
             Ok(Self {
                 rank: lora.rank,
                 alpha: lora.alpha,
-                parameters: lora.parameters().into_iter().map(|tensor| Frozen::new(tensor.f_detach_copy()?)).collect::<Result<_, EngineError>>()?,
+                parameters: lora
+                    .parameters()
+                    .into_iter()
+                    .map(|tensor| Frozen::new(tensor.f_detach_copy()?))
+                    .collect::<Result<_, EngineError>>()?,
                 layers: lora.layers.iter().map(fuse).collect::<Result<_, _>>()?,
             })
         })

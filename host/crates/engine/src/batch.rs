@@ -93,7 +93,10 @@ impl Running {
             return self.end(FinishReason::Cancelled);
         }
         match shown.matched {
-            Some(stop) => Outcome::Ends(Event::Done(Finish { reason: FinishReason::Stop { matched: Some(stop) }, text: String::new() })),
+            Some(stop) => Outcome::Ends(Event::Done(Finish {
+                reason: FinishReason::Stop { matched: Some(stop) },
+                text: String::new(),
+            })),
             None if ended => self.end(FinishReason::Stop { matched: None }),
             None if self.tokens.len() - self.prompt >= self.tokens_max => self.end(FinishReason::Length),
             None => Outcome::Goes,
@@ -112,7 +115,11 @@ impl Running {
     /// Tokens that this prompt shares with the start of another request, without its own last one.
     fn shared_with(&self, other: &Self) -> usize {
         let own = self.tokens.get(..self.prompt.saturating_sub(1)).unwrap_or_default();
-        if self.weights.same(&other.weights) { own.iter().zip(&other.tokens).take_while(|(a, b)| a == b).count() } else { 0 }
+        if self.weights.same(&other.weights) {
+            own.iter().zip(&other.tokens).take_while(|(a, b)| a == b).count()
+        } else {
+            0
+        }
     }
 }
 
@@ -168,7 +175,8 @@ impl Batch {
 
     /// Which tokens run in this step: the last one of decoding requests, then prompts in order.
     fn shares(&mut self) -> Result<Vec<Share>, EngineError> {
-        let mut shares: Vec<Share> = self.running.iter().enumerate().filter(|(_, r)| r.decodes()).map(|(row, _)| (row, 1)).collect();
+        let mut shares: Vec<Share> =
+            self.running.iter().enumerate().filter(|(_, r)| r.decodes()).map(|(row, _)| (row, 1)).collect();
         let rows = self.running.len();
         self.cache.reserve(rows, self.running.iter().map(|r| r.tokens.len()).max().unwrap_or(0))?;
         let mut budget = PREFILL_TOKENS_MAX;
@@ -191,8 +199,13 @@ impl Batch {
         let Some(own) = self.running.get(row).filter(|own| own.cached == 0) else { return Ok(true) };
         let others = self.running.iter().enumerate().filter(|(other, _)| *other != row);
         let shared = others.map(|(other, running)| (own.shared_with(running), running.cached, other));
-        let earlier = |(shared, cached, other): &(usize, usize, usize)| *shared >= PREFIX_MIN && (*cached >= PREFIX_MIN || *other < row);
-        let Some((shared, cached, other)) = shared.filter(earlier).max_by_key(|(shared, cached, _)| (*shared, *cached)) else { return Ok(true) };
+        let earlier = |(shared, cached, other): &(usize, usize, usize)| {
+            *shared >= PREFIX_MIN && (*cached >= PREFIX_MIN || *other < row)
+        };
+        let Some((shared, cached, other)) = shared.filter(earlier).max_by_key(|(shared, cached, _)| (*shared, *cached))
+        else {
+            return Ok(true);
+        };
         if cached < shared && other < row {
             return Ok(false);
         }
@@ -208,7 +221,8 @@ impl Batch {
     fn forward(&mut self, shares: &[Share]) -> Result<Tensor, EngineError> {
         let mut segments = Vec::with_capacity(shares.len());
         for (row, count) in shares {
-            let running = self.running.get(*row).ok_or_else(|| EngineError::Invalid(format!("no request has row {row}")))?;
+            let running =
+                self.running.get(*row).ok_or_else(|| EngineError::Invalid(format!("no request has row {row}")))?;
             let tokens = running.tokens.get(running.cached..running.cached + count).unwrap_or_default();
             segments.push(Segment { row: *row, start: running.cached, tokens, adapter: running.weights.adapter() });
         }
@@ -219,7 +233,8 @@ impl Batch {
 
     /// Samples for every request whose tokens are now all cached, and removes those that end.
     fn advance(&mut self, logits_sv: &Tensor, shares: &[Share]) {
-        let temperatures: Vec<f32> = shares.iter().map(|(row, _)| self.running.get(*row).map_or(0.0, |r| r.sampler.temperature())).collect();
+        let temperatures: Vec<f32> =
+            shares.iter().map(|(row, _)| self.running.get(*row).map_or(0.0, |r| r.sampler.temperature())).collect();
         let distributions = match Distributions::new(logits_sv, &temperatures) {
             Ok(distributions) => distributions,
             Err(error) => return self.fail_all(&error.to_string()),

@@ -36,7 +36,8 @@ impl ChatTemplate {
                 settings.get("chat_template").and_then(Json::as_str).map(str::to_owned)
             }),
         };
-        let source = source.ok_or_else(|| unsupported(path, "it has no chat template; use an instruction-tuned model"))?;
+        let source =
+            source.ok_or_else(|| unsupported(path, "it has no chat template; use an instruction-tuned model"))?;
         Self::compile(source).map_err(|e| unsupported(path, format!("its chat template cannot be compiled: {e}")))
     }
 
@@ -44,7 +45,9 @@ impl ChatTemplate {
         let mut environment = Environment::new();
         // As Hugging Face sets Jinja up for chat templates.
         environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
-        environment.add_function("raise_exception", |message: String| Err::<Value, _>(minijinja::Error::new(ErrorKind::InvalidOperation, message)));
+        environment.add_function("raise_exception", |message: String| {
+            Err::<Value, _>(minijinja::Error::new(ErrorKind::InvalidOperation, message))
+        });
         environment.set_unknown_method_callback(|_, value, method, arguments| string_method(value, method, arguments));
         environment.add_template_owned(NAME, source)?;
         Ok(Self(environment))
@@ -53,13 +56,20 @@ impl ChatTemplate {
     /// Token ids of `messages` and of the start of the assistant's answer.
     pub fn render(&self, messages: &[Message], tokenizer: &Tokenizer) -> Result<Vec<u32>, EngineError> {
         if messages.is_empty() || messages.len() > MESSAGES_MAX {
-            return Err(EngineError::Invalid(format!("messages: {} messages; give 1 to {MESSAGES_MAX}", messages.len())));
+            return Err(EngineError::Invalid(format!(
+                "messages: {} messages; give 1 to {MESSAGES_MAX}",
+                messages.len()
+            )));
         }
         if let Some(message) = messages.iter().find(|message| !ROLES.contains(&message.role.as_str())) {
             let role: String = message.role.chars().take(32).flat_map(char::escape_default).collect();
-            return Err(EngineError::Invalid(format!("messages: role '{role}' is unknown; roles are {}", ROLES.join(", "))));
+            return Err(EngineError::Invalid(format!(
+                "messages: role '{role}' is unknown; roles are {}",
+                ROLES.join(", ")
+            )));
         }
-        let marker = free_marker(messages).ok_or_else(|| EngineError::Invalid("messages: they use every private-use character".to_owned()))?;
+        let marker = free_marker(messages)
+            .ok_or_else(|| EngineError::Invalid("messages: they use every private-use character".to_owned()))?;
         let guarded: Vec<Value> = messages
             .iter()
             .map(|message| context! { role => &message.role, content => guard(&message.content, tokenizer.control(), marker) })
@@ -72,7 +82,12 @@ impl ChatTemplate {
                 eos_token => &tokenizer.eos_text,
             })
         });
-        let text = text.map_err(|e| EngineError::Invalid(format!("messages: the model's chat template refuses them: {}", e.detail().unwrap_or("it failed"))))?;
+        let text = text.map_err(|e| {
+            EngineError::Invalid(format!(
+                "messages: the model's chat template refuses them: {}",
+                e.detail().unwrap_or("it failed")
+            ))
+        })?;
         let mut ids = Vec::new();
         for piece in split(&text, tokenizer.control()) {
             match piece {
@@ -107,8 +122,11 @@ fn string_method(value: &Value, method: &str, arguments: &[Value]) -> Result<Val
 
 /// A private-use character that no message contains.
 fn free_marker(messages: &[Message]) -> Option<char> {
-    let used: std::collections::HashSet<char> =
-        messages.iter().flat_map(|message| message.content.chars()).filter(|c| ('\u{e000}'..='\u{f8ff}').contains(c)).collect();
+    let used: std::collections::HashSet<char> = messages
+        .iter()
+        .flat_map(|message| message.content.chars())
+        .filter(|c| ('\u{e000}'..='\u{f8ff}').contains(c))
+        .collect();
     ('\u{e000}'..='\u{f8ff}').find(|c| !used.contains(c))
 }
 
@@ -156,7 +174,10 @@ fn split<'a>(text: &'a str, control: &BTreeMap<String, u32>) -> Vec<Piece<'a>> {
     let mut pieces = Vec::new();
     let mut rest = text;
     loop {
-        let found = control.iter().filter(|(token, _)| !token.is_empty()).filter_map(|(token, id)| rest.find(token.as_str()).map(|at| (at, token.len(), *id)));
+        let found = control
+            .iter()
+            .filter(|(token, _)| !token.is_empty())
+            .filter_map(|(token, id)| rest.find(token.as_str()).map(|at| (at, token.len(), *id)));
         let Some((at, length, id)) = found.min_by_key(|(at, length, _)| (*at, usize::MAX - length)) else { break };
         if let Some(before) = rest.get(..at).filter(|before| !before.is_empty()) {
             pieces.push(Piece::Text(before));
@@ -192,7 +213,10 @@ mod tests {
 
     #[test]
     fn the_longest_spelling_wins() {
-        assert_eq!(split("a<|end|>xb<|end|>", &control()), [Piece::Text("a"), Piece::Control(3), Piece::Text("b"), Piece::Control(2)]);
+        assert_eq!(
+            split("a<|end|>xb<|end|>", &control()),
+            [Piece::Text("a"), Piece::Control(3), Piece::Text("b"), Piece::Control(2)]
+        );
     }
 
     #[test]

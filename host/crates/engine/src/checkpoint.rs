@@ -95,13 +95,25 @@ impl Checkpoint {
 
     fn tensor_gguf(&self, header: &Header, file: &[u8], name: &str, shape: &[i64]) -> Result<Tensor, EngineError> {
         let gguf_name = gguf_name(name);
-        let entry = header.tensors.get(&gguf_name).ok_or_else(|| corrupt(&self.path, format!("tensor '{gguf_name}' is missing")))?;
+        let entry = header
+            .tensors
+            .get(&gguf_name)
+            .ok_or_else(|| corrupt(&self.path, format!("tensor '{gguf_name}' is missing")))?;
         if entry.shape != shape {
-            return Err(corrupt(&self.path, format!("tensor '{gguf_name}' has shape {:?}, the model needs {shape:?}", entry.shape)));
+            return Err(corrupt(
+                &self.path,
+                format!("tensor '{gguf_name}' has shape {:?}, the model needs {shape:?}", entry.shape),
+            ));
         }
         let bytes = file.get(entry.bytes.clone()).unwrap_or_default();
         let values = entry.quant.decode(bytes).ok_or_else(|| {
-            unsupported(&self.path, format!("tensor '{gguf_name}' is stored as {:?}; {SUPPORTED} are read, so convert the file to one of these", entry.quant))
+            unsupported(
+                &self.path,
+                format!(
+                    "tensor '{gguf_name}' is stored as {:?}; {SUPPORTED} are read, so convert the file to one of these",
+                    entry.quant
+                ),
+            )
         })?;
         let tensor = Tensor::f_from_slice(&values)?.f_view(shape)?;
         let heads = match name {
@@ -126,7 +138,12 @@ impl Checkpoint {
                 Dtype::F32 => Quant::F32,
                 Dtype::F16 => Quant::F16,
                 Dtype::BF16 => Quant::Bf16,
-                other => return Err(unsupported(path, format!("tensor '{name}' is stored as {other:?}; F32, F16 and BF16 are read"))),
+                other => {
+                    return Err(unsupported(
+                        path,
+                        format!("tensor '{name}' is stored as {other:?}; F32, F16 and BF16 are read"),
+                    ));
+                }
             };
             return Ok(Tensor::f_from_slice(&quant.decode(view.data()).unwrap_or_default())?.f_view(shape)?);
         }
@@ -189,21 +206,25 @@ fn open_gguf(path: &Path) -> Result<(ModelConfig, Source), EngineError> {
         return Err(unsupported(path, "it scales its rotary frequencies; models without rope scaling are supported"));
     }
     let int = |key: &str| header.int(&format!("llama.{key}"));
-    let need = |key: &str| int(key).ok_or_else(|| corrupt(path, format!("metadata 'llama.{key}' is missing or no number")));
+    let need =
+        |key: &str| int(key).ok_or_else(|| corrupt(path, format!("metadata 'llama.{key}' is missing or no number")));
     let (width, heads) = (need("embedding_length")?, need("attention.head_count")?);
     let vocabulary = header.tensors.get("token_embd.weight").and_then(|entry| entry.shape.first()).copied();
     let config = ModelConfig {
         name: name_of(path),
         vocabulary: vocabulary.ok_or_else(|| corrupt(path, "tensor 'token_embd.weight' is missing"))?,
         hidden_size: width,
-        layers: bounded_layers(need("block_count")?).ok_or_else(|| corrupt(path, "metadata 'llama.block_count' is out of range"))?,
+        layers: bounded_layers(need("block_count")?)
+            .ok_or_else(|| corrupt(path, "metadata 'llama.block_count' is out of range"))?,
         heads,
         heads_kv: int("attention.head_count_kv").unwrap_or(heads),
         head_width: int("attention.key_length").or_else(|| width.checked_div(heads)).unwrap_or(0),
         ffn_width: need("feed_forward_length")?,
         context_length: usize::try_from(need("context_length")?).unwrap_or(0),
         rope_base: header.float("llama.rope.freq_base").unwrap_or(10_000.0),
-        norm_eps: header.float("llama.attention.layer_norm_rms_epsilon").ok_or_else(|| corrupt(path, "metadata 'llama.attention.layer_norm_rms_epsilon' is missing"))?,
+        norm_eps: header
+            .float("llama.attention.layer_norm_rms_epsilon")
+            .ok_or_else(|| corrupt(path, "metadata 'llama.attention.layer_norm_rms_epsilon' is missing"))?,
         tied: !header.tensors.contains_key("output.weight"),
     };
     Ok((config, Source::Gguf { header: Box::new(header), file }))
@@ -217,7 +238,10 @@ fn open_folder(path: &Path) -> Result<(ModelConfig, Source), EngineError> {
         return Err(unsupported(path, format!("its model_type is '{model_type}'; 'llama' is supported")));
     }
     let rope = json.get("rope_parameters").or_else(|| json.get("rope_scaling")).filter(|value| !value.is_null());
-    let scaling = rope.and_then(|rope| rope.get("rope_type").or_else(|| rope.get("type"))).and_then(Json::as_str).unwrap_or("default");
+    let scaling = rope
+        .and_then(|rope| rope.get("rope_type").or_else(|| rope.get("type")))
+        .and_then(Json::as_str)
+        .unwrap_or("default");
     let flag = |key: &str| json.get(key).and_then(Json::as_bool).unwrap_or(false);
     if scaling != "default" || flag("attention_bias") || flag("mlp_bias") {
         return Err(unsupported(path, "it has rope scaling or biases; plain Llama models are supported"));
@@ -230,13 +254,18 @@ fn open_folder(path: &Path) -> Result<(ModelConfig, Source), EngineError> {
         name: name_of(path),
         vocabulary: need("vocab_size")?,
         hidden_size: width,
-        layers: bounded_layers(need("num_hidden_layers")?).ok_or_else(|| corrupt(&config_path, "'num_hidden_layers' is out of range"))?,
+        layers: bounded_layers(need("num_hidden_layers")?)
+            .ok_or_else(|| corrupt(&config_path, "'num_hidden_layers' is out of range"))?,
         heads,
         heads_kv: int("num_key_value_heads").unwrap_or(heads),
         head_width: int("head_dim").or_else(|| width.checked_div(heads)).unwrap_or(0),
         ffn_width: need("intermediate_size")?,
         context_length: usize::try_from(need("max_position_embeddings")?).unwrap_or(0),
-        rope_base: rope.and_then(|rope| rope.get("rope_theta")).and_then(Json::as_f64).or_else(|| float("rope_theta")).unwrap_or(10_000.0),
+        rope_base: rope
+            .and_then(|rope| rope.get("rope_theta"))
+            .and_then(Json::as_f64)
+            .or_else(|| float("rope_theta"))
+            .unwrap_or(10_000.0),
         norm_eps: float("rms_norm_eps").unwrap_or(1e-6),
         tied: flag("tie_word_embeddings"),
     };
@@ -277,10 +306,15 @@ fn check(config: &ModelConfig) -> Result<(), String> {
     if let Some((what, size)) = sizes.into_iter().find(|(_, size)| !(1..=SIZE_MAX).contains(size)) {
         return Err(format!("its {what} is {size}"));
     }
-    if config.heads % config.heads_kv != 0 || config.head_width % 2 != 0 || config.heads * config.head_width > SIZE_MAX {
-        return Err(format!("{} heads of width {} over {} key-value heads do not fit together", config.heads, config.head_width, config.heads_kv));
+    if config.heads % config.heads_kv != 0 || config.head_width % 2 != 0 || config.heads * config.head_width > SIZE_MAX
+    {
+        return Err(format!(
+            "{} heads of width {} over {} key-value heads do not fit together",
+            config.heads, config.head_width, config.heads_kv
+        ));
     }
-    if !(config.norm_eps.is_finite() && config.norm_eps > 0.0 && config.rope_base.is_finite() && config.rope_base > 1.0) {
+    if !(config.norm_eps.is_finite() && config.norm_eps > 0.0 && config.rope_base.is_finite() && config.rope_base > 1.0)
+    {
         return Err(format!("its norm epsilon is {} and its rotary base {}", config.norm_eps, config.rope_base));
     }
     Ok(())

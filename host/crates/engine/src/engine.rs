@@ -41,7 +41,7 @@ pub struct EngineConfig {
 /// What was loaded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelInfo {
-    /// Name, from the file.
+    /// Name that requests use: the file's name without its ending, or the folder's.
     pub name: String,
     /// Architecture, e.g. `llama`.
     pub architecture: String,
@@ -109,11 +109,17 @@ impl Engine {
             config.threads = std::thread::available_parallelism().map_or(1, usize::from);
         }
         config.batch_max = config.batch_max.clamp(1, BATCH_MAX);
+        if std::env::var_os("OMP_WAIT_POLICY").is_none() {
+            // The library reads it when the process starts, so it is too late to set it here.
+            tracing::warn!(
+                "OMP_WAIT_POLICY is not set: tensor threads spin and slow each other down many times over; start the process with OMP_WAIT_POLICY=passive"
+            );
+        }
         let checkpoint = Checkpoint::open(&config.model)?;
         let (tokenizer, template) = (Arc::new(Tokenizer::load(&checkpoint)?), ChatTemplate::load(&checkpoint)?);
         let model = Arc::new(Model::load(&checkpoint, config.context_max.max(2))?);
         let info = ModelInfo {
-            name: model.config().name.clone(),
+            name: served_name(&config.model),
             architecture: "llama".to_owned(),
             sha256: checkpoint.sha256(),
             context_length: model.config().context_length,
@@ -122,7 +128,13 @@ impl Engine {
         };
         let load = Arc::new(ServingLoad::default());
         let queue = scheduler::start(&config, &model, &tokenizer, &load)?;
-        tracing::info!(model.name = info.name, model.parameters = info.parameters, model.sha256 = info.sha256, engine.threads = config.threads, "model loaded");
+        tracing::info!(
+            model.name = info.name,
+            model.parameters = info.parameters,
+            model.sha256 = info.sha256,
+            engine.threads = config.threads,
+            "model loaded"
+        );
         Ok(Self(Arc::new(Inner { info, config, model, tokenizer, template, load, queue })))
     }
 
@@ -194,4 +206,10 @@ impl Engine {
     pub fn serving(&self) -> Arc<ServingLoad> {
         Arc::clone(&self.0.load)
     }
+}
+
+/// The file's name without its ending, or the folder's name.
+fn served_name(model: &std::path::Path) -> String {
+    let name = if model.is_dir() { model.file_name() } else { model.file_stem() };
+    name.map_or_else(|| "model".to_owned(), |name| name.to_string_lossy().into_owned())
 }

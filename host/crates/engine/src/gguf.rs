@@ -97,14 +97,6 @@ impl Header {
         }
     }
 
-    /// A truth value.
-    pub fn bool(&self, key: &str) -> Option<bool> {
-        match self.metadata.get(key) {
-            Some(Value::Bool(value)) => Some(*value),
-            _ => None,
-        }
-    }
-
     /// A list.
     pub fn list(&self, key: &str) -> Option<&[Value]> {
         match self.metadata.get(key) {
@@ -121,7 +113,10 @@ type Unplaced = (String, Vec<i64>, Quant, u64);
 fn data_start(metadata: &BTreeMap<String, Value>, header_end: usize) -> Result<u64, String> {
     let alignment = match metadata.get("general.alignment") {
         None => ALIGNMENT_DEFAULT,
-        Some(Value::Int(value)) => u64::try_from(*value).ok().filter(|a| a.is_power_of_two()).ok_or("general.alignment is not a power of two")?,
+        Some(Value::Int(value)) => u64::try_from(*value)
+            .ok()
+            .filter(|a| a.is_power_of_two())
+            .ok_or("general.alignment is not a power of two")?,
         Some(_) => return Err("general.alignment is not a number".to_owned()),
     };
     (header_end as u64).checked_next_multiple_of(alignment).ok_or_else(|| "general.alignment is too large".to_owned())
@@ -153,7 +148,9 @@ struct Reader<'a> {
 impl<'a> Reader<'a> {
     fn take(&mut self, bytes: u64) -> Result<&'a [u8], String> {
         let end = usize::try_from(bytes).ok().and_then(|bytes| self.at.checked_add(bytes));
-        let slice = end.and_then(|end| self.file.get(self.at..end)).ok_or_else(|| format!("it ends at byte {} inside the header", self.file.len()))?;
+        let slice = end
+            .and_then(|end| self.file.get(self.at..end))
+            .ok_or_else(|| format!("it ends at byte {} inside the header", self.file.len()))?;
         self.at += slice.len();
         Ok(slice)
     }
@@ -217,7 +214,11 @@ impl<'a> Reader<'a> {
         }
         let mut shape = (0..dimensions).map(|_| self.u64()).collect::<Result<Vec<_>, _>>()?;
         shape.reverse();
-        let shape = shape.into_iter().map(i64::try_from).collect::<Result<Vec<_>, _>>().map_err(|_| format!("tensor '{name}' is too large"))?;
+        let shape = shape
+            .into_iter()
+            .map(i64::try_from)
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|_| format!("tensor '{name}' is too large"))?;
         let quant = Quant::from_code(self.u32()?);
         Ok((name, shape, quant, self.u64()?))
     }

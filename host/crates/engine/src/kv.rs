@@ -42,7 +42,10 @@ impl KvCache {
         let rows_new = rows.max(self.rows).next_power_of_two();
         let length_new = length.max(self.length).next_multiple_of(LENGTH_STEP);
         let grown = |old: &Tensor| {
-            let new = Tensor::f_zeros([self.layers, rows_new as i64, length_new as i64, self.width], (Kind::Float, Device::Cpu))?;
+            let new = Tensor::f_zeros(
+                [self.layers, rows_new as i64, length_new as i64, self.width],
+                (Kind::Float, Device::Cpu),
+            )?;
             if self.rows > 0 && self.length > 0 {
                 new.f_narrow(1, 0, self.rows as i64)?.f_narrow(2, 0, self.length as i64)?.f_copy_(old)?;
             }

@@ -19,8 +19,15 @@ pub const CONFIG_FILE: &str = "adapter_config.json";
 pub const WEIGHTS_FILE: &str = "adapter_model.safetensors";
 
 /// Modules of one block, in the order of `LayerLora::pairs`.
-const MODULES: [&str; 7] =
-    ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"];
+const MODULES: [&str; 7] = [
+    "self_attn.q_proj",
+    "self_attn.k_proj",
+    "self_attn.v_proj",
+    "self_attn.o_proj",
+    "mlp.gate_proj",
+    "mlp.up_proj",
+    "mlp.down_proj",
+];
 /// Bytes of a configuration.
 const CONFIG_BYTES_MAX: usize = 65_536;
 
@@ -74,7 +81,11 @@ impl Lora {
                     let (rows, columns) = tensor.size2()?;
                     let mut bytes = vec![0u8; tensor.numel() * size_of::<f32>()];
                     tensor.f_detach()?.f_contiguous()?.f_copy_data_u8(&mut bytes, tensor.numel())?;
-                    matrices.push((tensor_name(index, module, factor), [rows, columns].map(|size| size.unsigned_abs() as usize), bytes));
+                    matrices.push((
+                        tensor_name(index, module, factor),
+                        [rows, columns].map(|size| size.unsigned_abs() as usize),
+                        bytes,
+                    ));
                 }
             }
         }
@@ -94,10 +105,15 @@ impl Lora {
             found.map(|(_, bytes)| bytes.as_slice()).ok_or_else(|| refused(format!("file {name} is missing")))
         };
         let config = read_config(file(CONFIG_FILE)?)?;
-        let weights = SafeTensors::deserialize(file(WEIGHTS_FILE)?).map_err(|e| refused(format!("{WEIGHTS_FILE}: {e}")))?;
+        let weights =
+            SafeTensors::deserialize(file(WEIGHTS_FILE)?).map_err(|e| refused(format!("{WEIGHTS_FILE}: {e}")))?;
         let expected = model.layers * MODULES.len() * 2;
         if weights.len() != expected {
-            return Err(refused(format!("{WEIGHTS_FILE} holds {} tensors, this model needs {expected}: all seven linear layers of {} blocks", weights.len(), model.layers)));
+            return Err(refused(format!(
+                "{WEIGHTS_FILE} holds {} tensors, this model needs {expected}: all seven linear layers of {} blocks",
+                weights.len(),
+                model.layers
+            )));
         }
         Self::build(config.r, config.lora_alpha, model, |layer, pair, [input, output]| {
             let module = MODULES.get(pair).copied().unwrap_or_default();
@@ -114,11 +130,18 @@ fn read_config(bytes: &[u8]) -> Result<PeftConfig, EngineError> {
         return Err(refused(format!("{CONFIG_FILE} has {} bytes; at most {CONFIG_BYTES_MAX}", bytes.len())));
     }
     let config: PeftConfig = serde_json::from_slice(bytes).map_err(|e| refused(format!("{CONFIG_FILE}: {e}")))?;
-    if config.peft_type != "LORA" || config.use_dora || config.use_rslora || config.bias.as_deref().is_some_and(|bias| bias != "none") {
+    if config.peft_type != "LORA"
+        || config.use_dora
+        || config.use_rslora
+        || config.bias.as_deref().is_some_and(|bias| bias != "none")
+    {
         return Err(refused(format!("{CONFIG_FILE}: plain LoRA without biases is supported")));
     }
     if !(1..=RANK_MAX).contains(&config.r) || !config.lora_alpha.is_finite() {
-        return Err(refused(format!("{CONFIG_FILE}: rank {} and alpha {} are out of range", config.r, config.lora_alpha)));
+        return Err(refused(format!(
+            "{CONFIG_FILE}: rank {} and alpha {} are out of range",
+            config.r, config.lora_alpha
+        )));
     }
     Ok(config)
 }

@@ -70,13 +70,17 @@ pub(crate) struct Plan<'a> {
 
 impl<'a> Plan<'a> {
     pub(crate) fn new(config: &ModelConfig, segments: &[Segment<'a>], cache: &KvCache) -> Result<Self, EngineError> {
-        let together = segments.iter().enumerate().take_while(|(index, s)| s.row == *index && s.tokens.len() == 1).count();
+        let together =
+            segments.iter().enumerate().take_while(|(index, s)| s.row == *index && s.tokens.len() == 1).count();
         let (mut tokens, mut positions, mut slots, mut last) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let mut alone = Vec::new();
         for (index, segment) in segments.iter().enumerate() {
             let end = segment.start + segment.tokens.len();
             if segment.tokens.is_empty() || end > cache.length() || end > config.context_length {
-                return Err(EngineError::ContextExceeded { prompt: end, max: cache.length().min(config.context_length) });
+                return Err(EngineError::ContextExceeded {
+                    prompt: end,
+                    max: cache.length().min(config.context_length),
+                });
             }
             if index >= together {
                 alone.push(Alone::new(segment, tokens.len())?);
@@ -110,16 +114,35 @@ impl<'a> Plan<'a> {
     }
 
     /// Attention of the new queries `[n, h, c]` over the cache: `[n, h·c]`.
-    pub(crate) fn attend(&self, config: &ModelConfig, q_nhc: &Tensor, keys: &Tensor, values: &Tensor) -> Result<Tensor, EngineError> {
+    pub(crate) fn attend(
+        &self,
+        config: &ModelConfig,
+        q_nhc: &Tensor,
+        keys: &Tensor,
+        values: &Tensor,
+    ) -> Result<Tensor, EngineError> {
         let (h, g, c) = (config.heads, config.heads_kv, config.head_width);
         let mut parts = Vec::with_capacity(1 + self.alone.len());
         if self.together > 0 {
             let rows = |cache: &Tensor| {
-                cache.f_narrow(0, 0, self.together)?.f_narrow(1, 0, self.longest)?.f_view([self.together, self.longest, g, c])?.f_transpose(1, 2)
+                cache
+                    .f_narrow(0, 0, self.together)?
+                    .f_narrow(1, 0, self.longest)?
+                    .f_view([self.together, self.longest, g, c])?
+                    .f_transpose(1, 2)
             };
             // The query heads of one key-value head stand where a sequence would: no key is repeated.
             let q = q_nhc.f_narrow(0, 0, self.together)?.f_view([self.together, g, h / g, c])?;
-            let mixed = Tensor::f_scaled_dot_product_attention(&q, &rows(keys)?, &rows(values)?, self.mask.as_ref(), 0.0, false, None, false)?;
+            let mixed = Tensor::f_scaled_dot_product_attention(
+                &q,
+                &rows(keys)?,
+                &rows(values)?,
+                self.mask.as_ref(),
+                0.0,
+                false,
+                None,
+                false,
+            )?;
             parts.push(mixed.f_reshape([self.together, h * c])?);
         }
         for part in &self.alone {
@@ -128,7 +151,16 @@ impl<'a> Plan<'a> {
                 cache.f_narrow(0, part.row, 1)?.f_narrow(1, 0, length)?.f_view([1, length, g, c])?.f_transpose(1, 2)
             };
             let q = q_nhc.f_narrow(0, part.offset, part.count)?.f_transpose(0, 1)?.f_unsqueeze(0)?;
-            let mixed = Tensor::f_scaled_dot_product_attention(&q, &row(keys)?, &row(values)?, part.mask.as_ref(), 0.0, part.mask.is_none(), None, h != g)?;
+            let mixed = Tensor::f_scaled_dot_product_attention(
+                &q,
+                &row(keys)?,
+                &row(values)?,
+                part.mask.as_ref(),
+                0.0,
+                part.mask.is_none(),
+                None,
+                h != g,
+            )?;
             parts.push(mixed.f_transpose(1, 2)?.f_reshape([part.count, h * c])?);
         }
         match (parts.pop(), parts.is_empty()) {
@@ -142,7 +174,13 @@ impl<'a> Plan<'a> {
     }
 
     /// Adds each adapter's delta of `x` to `y`, for the tokens that carry it.
-    pub(crate) fn add_deltas(&self, y: &mut Tensor, x: &Tensor, layer: usize, pick: fn(&FusedLayer) -> &Fused) -> Result<(), EngineError> {
+    pub(crate) fn add_deltas(
+        &self,
+        y: &mut Tensor,
+        x: &Tensor,
+        layer: usize,
+        pick: fn(&FusedLayer) -> &Fused,
+    ) -> Result<(), EngineError> {
         for group in &self.groups {
             let fused = pick(group.adapter.layer(layer)?);
             match &group.picked {
@@ -170,7 +208,9 @@ impl Alone {
         let mask = if start == 0 {
             None
         } else {
-            let row = |index: usize| (0..start + count).map(move |position| if position <= start + index { 0.0 } else { f32::NEG_INFINITY });
+            let row = |index: usize| {
+                (0..start + count).map(move |position| if position <= start + index { 0.0 } else { f32::NEG_INFINITY })
+            };
             let values: Vec<f32> = (0..count).flat_map(row).collect();
             Some(Tensor::f_from_slice(&values)?.f_view([count as i64, (start + count) as i64])?)
         };

@@ -54,7 +54,11 @@ impl Distributions {
             tensor.f_copy_data(&mut values, tensor.numel())?;
             Ok::<_, EngineError>(values)
         };
-        Ok(Self { vocabulary: vocabulary.unsigned_abs() as usize, logprobs: copy(&logprobs_sv)?, probs: copy(&logprobs_sv.f_exp()?)? })
+        Ok(Self {
+            vocabulary: vocabulary.unsigned_abs() as usize,
+            logprobs: copy(&logprobs_sv)?,
+            probs: copy(&logprobs_sv.f_exp()?)?,
+        })
     }
 
     fn row<'a>(&self, values: &'a [f32], row: usize) -> Result<&'a [f32], EngineError> {
@@ -80,7 +84,9 @@ impl Sampler {
         let probs = distributions.row(&distributions.probs, row)?;
         let id = if self.sampling.temperature > 0.0 { self.pick(probs) } else { best(logprobs) };
         let logprob = logprobs.get(id).copied().filter(|logprob| logprob.is_finite());
-        let logprob = logprob.ok_or_else(|| EngineError::Invalid("the model's output is not finite; its weights or adapter are damaged".to_owned()))?;
+        let logprob = logprob.ok_or_else(|| {
+            EngineError::Invalid("the model's output is not finite; its weights or adapter are damaged".to_owned())
+        })?;
         let top = largest(logprobs, self.top).into_iter().map(|(id, logprob)| (id as u32, logprob)).collect();
         Ok(Drawn { id: id as u32, logprob, top })
     }
@@ -237,7 +243,8 @@ mod tests {
 
     #[test]
     fn output_that_is_not_finite_is_an_error() {
-        let distributions = Distributions::new(&Tensor::from_slice(&[f32::NAN, 1.0]).view([1, 2]), &[0.0]).expect("softmax");
+        let distributions =
+            Distributions::new(&Tensor::from_slice(&[f32::NAN, 1.0]).view([1, 2]), &[0.0]).expect("softmax");
         assert!(sampler(0.0, 0, 1.0, 0).draw(&distributions, 0).is_err());
     }
 }

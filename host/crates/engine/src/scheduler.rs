@@ -183,7 +183,12 @@ pub(crate) fn submit(queue: &SyncSender<Job>, job: Job, load: &ServingLoad) -> R
 }
 
 /// Starts the thread. It ends when the queue's last sender is gone and the running requests are done.
-pub(crate) fn start(config: &EngineConfig, model: &Arc<Model>, tokenizer: &Arc<Tokenizer>, load: &Arc<ServingLoad>) -> Result<SyncSender<Job>, EngineError> {
+pub(crate) fn start(
+    config: &EngineConfig,
+    model: &Arc<Model>,
+    tokenizer: &Arc<Tokenizer>,
+    load: &Arc<ServingLoad>,
+) -> Result<SyncSender<Job>, EngineError> {
     let (sender, receiver) = mpsc::sync_channel(config.queue_max.max(1));
     let batch = Batch::new(Arc::clone(model), Arc::clone(tokenizer), Arc::clone(load))?;
     let (threads, rows_max) = (i32::try_from(config.threads).unwrap_or(1), config.batch_max);

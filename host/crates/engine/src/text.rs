@@ -58,7 +58,10 @@ impl TextStream {
     /// Of all stop strings the one that is complete first ends the answer; of those the longest.
     fn show(&mut self, whole: &str) -> Shown {
         self.held.push_str(whole);
-        let found = self.stops.iter().filter_map(|stop| self.held.find(stop.as_str()).map(|start| (start + stop.len(), start, stop)));
+        let found = self
+            .stops
+            .iter()
+            .filter_map(|stop| self.held.find(stop.as_str()).map(|start| (start + stop.len(), start, stop)));
         if let Some((_, start, stop)) = found.min_by_key(|(end, start, _)| (*end, *start)) {
             let text = self.held.get(..start).unwrap_or_default().to_owned();
             let matched = Some(stop.clone());
@@ -109,7 +112,8 @@ mod tests {
 
     #[test]
     fn every_chunking_shows_the_same_text() {
-        let cases: [(&[u8], &[&str], &str, Option<&str>); 7] = [
+        type Case = (&'static [u8], &'static [&'static str], &'static str, Option<&'static str>);
+        let cases: [Case; 7] = [
             ("añ€😀b".as_bytes(), &[], "añ€😀b", None),
             (b"one STOP two", &["STOP"], "one ", Some("STOP")),
             (b"xabcab", &["abcd", "cab"], "xab", Some("cab")),
@@ -120,7 +124,11 @@ mod tests {
         ];
         for (bytes, stops, text, matched) in cases {
             for cuts in 0..1u32 << (bytes.len() - 1) {
-                assert_eq!(run(bytes, stops, cuts), (text.to_owned(), matched.map(str::to_owned)), "{bytes:?} cut {cuts:b}");
+                assert_eq!(
+                    run(bytes, stops, cuts),
+                    (text.to_owned(), matched.map(str::to_owned)),
+                    "{bytes:?} cut {cuts:b}"
+                );
             }
         }
     }

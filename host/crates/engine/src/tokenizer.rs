@@ -54,14 +54,25 @@ impl Tokenizer {
         if parts.eos.is_empty() || parts.eos.iter().any(|id| *id as usize >= vocabulary) {
             return Err(corrupt(path, "it names no end-of-text token of its vocabulary"));
         }
-        let text: tokenizers::Tokenizer = serde_json::from_value(parts.json).map_err(|e| corrupt(path, format!("its tokenizer: {e}")))?;
+        let text: tokenizers::Tokenizer =
+            serde_json::from_value(parts.json).map_err(|e| corrupt(path, format!("its tokenizer: {e}")))?;
         let bytes = token_bytes(&text, &parts.control, vocabulary).map_err(|problem| corrupt(path, problem))?;
-        Ok(Self { text, control: parts.control, bytes, eos: parts.eos, bos_text: parts.bos_text, eos_text: parts.eos_text })
+        Ok(Self {
+            text,
+            control: parts.control,
+            bytes,
+            eos: parts.eos,
+            bos_text: parts.bos_text,
+            eos_text: parts.eos_text,
+        })
     }
 
     /// Ids of plain text.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, EngineError> {
-        let encoding = self.text.encode_fast(text, false).map_err(|e| EngineError::Invalid(format!("the text cannot be tokenised: {e}")))?;
+        let encoding = self
+            .text
+            .encode_fast(text, false)
+            .map_err(|e| EngineError::Invalid(format!("the text cannot be tokenised: {e}")))?;
         Ok(encoding.get_ids().to_vec())
     }
 
@@ -69,7 +80,10 @@ impl Tokenizer {
     pub fn decode(&self, ids: &[u32]) -> Result<String, EngineError> {
         let mut bytes = Vec::new();
         for id in ids {
-            let token = self.bytes.get(*id as usize).ok_or_else(|| EngineError::Invalid(format!("token {id} is not in the vocabulary")))?;
+            let token = self
+                .bytes
+                .get(*id as usize)
+                .ok_or_else(|| EngineError::Invalid(format!("token {id} is not in the vocabulary")))?;
             bytes.extend_from_slice(token);
         }
         Ok(String::from_utf8_lossy(&bytes).into_owned())
@@ -98,11 +112,21 @@ fn parts_of_gguf(path: &Path, header: &Header) -> Result<Parts, EngineError> {
     }
     let byte_level = json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true });
     let pre_tokenizer = match header.text("tokenizer.ggml.pre").unwrap_or("gpt-2") {
-        "smollm" => json!({ "type": "Sequence", "pretokenizers": [{ "type": "Digits", "individual_digits": true }, byte_level] }),
+        "smollm" => {
+            json!({ "type": "Sequence", "pretokenizers": [{ "type": "Digits", "individual_digits": true }, byte_level] })
+        }
         "gpt-2" => byte_level,
-        other => return Err(unsupported(path, format!("its pre-tokenizer is '{other}'; 'smollm' and 'gpt-2' are supported, or use the Hugging Face folder of this model"))),
+        other => {
+            return Err(unsupported(
+                path,
+                format!(
+                    "its pre-tokenizer is '{other}'; 'smollm' and 'gpt-2' are supported, or use the Hugging Face folder of this model"
+                ),
+            ));
+        }
     };
-    let list = |key: &str| header.list(key).ok_or_else(|| corrupt(path, format!("metadata '{key}' is missing or no list")));
+    let list =
+        |key: &str| header.list(key).ok_or_else(|| corrupt(path, format!("metadata '{key}' is missing or no list")));
     let tokens = texts(list("tokenizer.ggml.tokens")?).ok_or_else(|| corrupt(path, "a token is no text"))?;
     let kinds = header.list("tokenizer.ggml.token_type").unwrap_or_default();
     let control = tokens.iter().zip(kinds).enumerate().filter(|(_, (_, kind))| **kind == Value::Int(CONTROL));
@@ -153,10 +177,14 @@ fn parts_of_folder(folder: &Path, config: &Json) -> Result<Parts, EngineError> {
     let settings = read_json(&folder.join("tokenizer_config.json")).unwrap_or(Json::Null);
     let spelling = |key: &str| {
         let value = settings.get(key);
-        value.and_then(|v| v.as_str().or_else(|| v.get("content").and_then(Json::as_str))).unwrap_or_default().to_owned()
+        value
+            .and_then(|v| v.as_str().or_else(|| v.get("content").and_then(Json::as_str)))
+            .unwrap_or_default()
+            .to_owned()
     };
     let eos_text = spelling("eos_token");
-    let mut eos: Vec<u32> = [&generation, config].into_iter().find_map(|json| json.get("eos_token_id").map(ids)).unwrap_or_default();
+    let mut eos: Vec<u32> =
+        [&generation, config].into_iter().find_map(|json| json.get("eos_token_id").map(ids)).unwrap_or_default();
     eos.extend(control.get(&eos_text).filter(|id| !eos.contains(id)).copied().into_iter().collect::<Vec<_>>());
     Ok(Parts { json, control, eos, bos_text: spelling("bos_token"), eos_text })
 }
@@ -172,14 +200,20 @@ fn ids(value: &Json) -> Vec<u32> {
 }
 
 /// What each token stands for, by id.
-fn token_bytes(text: &tokenizers::Tokenizer, control: &BTreeMap<String, u32>, vocabulary: usize) -> Result<Vec<Box<[u8]>>, String> {
+fn token_bytes(
+    text: &tokenizers::Tokenizer,
+    control: &BTreeMap<String, u32>,
+    vocabulary: usize,
+) -> Result<Vec<Box<[u8]>>, String> {
     let bytes_of = byte_of_char();
     let mut table = vec![Box::<[u8]>::default(); vocabulary];
     for (token, id) in text.get_vocab(false) {
         if control.values().any(|control| *control == id) {
             continue;
         }
-        let slot = table.get_mut(id as usize).ok_or_else(|| format!("its token {id} is outside the vocabulary of {vocabulary}"))?;
+        let slot = table
+            .get_mut(id as usize)
+            .ok_or_else(|| format!("its token {id} is outside the vocabulary of {vocabulary}"))?;
         // A token that is not in the byte alphabet is stored as it reads.
         let bytes: Option<Vec<u8>> = token.chars().map(|c| bytes_of.get(&c).copied()).collect();
         *slot = bytes.unwrap_or_else(|| token.into_bytes()).into_boxed_slice();

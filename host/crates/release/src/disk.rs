@@ -18,9 +18,11 @@ pub fn sync(path: &Path) -> Result<(), ReleaseError> {
     File::open(path).and_then(|file| file.sync_all()).map_err(disk("flush", path))
 }
 
-/// Flushes the folders from that of `path` up to `root`, so that new names in them survive.
-pub fn sync_folders(path: &Path, root: &Path) -> Result<(), ReleaseError> {
-    path.ancestors().skip(1).take_while(|folder| folder.starts_with(root)).try_for_each(sync)
+/// Makes a folder and its missing parents, durable up to the first that was there.
+pub fn create_folders(path: &Path) -> Result<(), ReleaseError> {
+    let missing: Vec<&Path> = path.ancestors().take_while(|folder| !folder.exists()).collect();
+    fs::create_dir_all(path).map_err(disk("create", path))?;
+    missing.iter().filter_map(|folder| folder.parent()).try_for_each(sync)
 }
 
 /// How long ago the file was modified; `None` when it is absent or from the future.

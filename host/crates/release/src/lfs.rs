@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use crate::ReleaseError;
-use crate::disk::{TEMPORARY_PREFIX, sync, sync_folders};
+use crate::disk::{TEMPORARY_PREFIX, create_folders, sync};
 use crate::error::disk;
 use crate::manifest::FileEntry;
 
@@ -27,17 +27,18 @@ pub fn object_path(repository: &Path, sha256: &str) -> PathBuf {
 /// Stores an object durably; one that is there with other bytes is damaged and replaced.
 pub fn put(repository: &Path, sha256: &str, bytes: &[u8]) -> Result<(), ReleaseError> {
     let path = object_path(repository, sha256);
+    let folder = path.parent().unwrap_or(repository);
     if fs::read(&path).is_ok_and(|found| found == bytes) {
+        // Whoever wrote it may have died before it was durable.
         sync(&path)?;
     } else {
+        create_folders(folder)?;
         write_whole(repository, &path, bytes)?;
     }
-    sync_folders(&path, &repository.join("lfs"))
+    sync(folder)
 }
 
 fn write_whole(repository: &Path, path: &Path, bytes: &[u8]) -> Result<(), ReleaseError> {
-    let folder = path.parent().unwrap_or(repository);
-    fs::create_dir_all(folder).map_err(disk("create", folder))?;
     let temporary_folder = repository.join("lfs/tmp");
     // Opened here and not by `tempfile`, whose files nobody but their owner may read.
     let mut temporary = tempfile::Builder::new()

@@ -10,7 +10,7 @@ use gix::objs::{Kind, TreeRef};
 use gix::prelude::Write;
 
 use crate::ReleaseError;
-use crate::disk::{sync, sync_folders};
+use crate::disk::{create_folders, sync};
 use crate::error::{chain, git};
 
 /// Bytes of a tree or commit object.
@@ -71,7 +71,7 @@ fn collect(repo: &gix::Repository, tree: ObjectId, folder: &str, files: &mut BTr
     Ok(())
 }
 
-/// Writes objects; `finish` makes them durable.
+/// Writes objects; `finish` makes them durable, each file and folder once.
 pub struct Writer<'r> {
     repo: &'r gix::Repository,
     written: BTreeSet<PathBuf>,
@@ -86,12 +86,15 @@ impl<'r> Writer<'r> {
     /// Writes an object unless it is there. A power cut can leave a name with other bytes, so they are compared.
     pub fn put(&mut self, kind: Kind, bytes: &[u8]) -> Result<ObjectId, ReleaseError> {
         let id = gix::objs::compute_hash(self.repo.object_hash(), kind, bytes).map_err(self.failed())?;
-        if !self.repo.find_object(id).is_ok_and(|found| found.kind == kind && found.data == bytes) {
-            self.repo.objects.write_buf_with_known_id(kind, bytes, id).map_err(self.failed())?;
-        }
         let hex = id.to_string();
         let (folder, name) = hex.split_at(2);
-        self.written.insert(self.folder().join(folder).join(name));
+        let folder = self.repo.path().join("objects").join(folder);
+        if !self.repo.find_object(id).is_ok_and(|found| found.kind == kind && found.data == bytes) {
+            create_folders(&folder)?;
+            self.repo.objects.write_buf_with_known_id(kind, bytes, id).map_err(self.failed())?;
+        }
+        self.written.insert(folder.join(name));
+        self.written.insert(folder);
         Ok(id)
     }
 
@@ -115,15 +118,7 @@ impl<'r> Writer<'r> {
 
     /// Flushes everything written. Objects that are in a pack have no file of their own and are durable.
     pub fn finish(self) -> Result<(), ReleaseError> {
-        for path in self.written.iter().filter(|path| path.exists()) {
-            sync(path)?;
-            sync_folders(path, &self.folder())?;
-        }
-        Ok(())
-    }
-
-    fn folder(&self) -> PathBuf {
-        self.repo.path().join("objects")
+        self.written.iter().filter(|path| path.exists()).try_for_each(|path| sync(path))
     }
 
     fn failed(&self) -> impl FnOnce(gix::Error) -> ReleaseError + use<> {

@@ -11,7 +11,7 @@ use gix::refs::transaction::{PreviousValue, RefEdit};
 use gix::refs::{FullName, Target};
 
 use crate::ReleaseError;
-use crate::disk::{age, sync, sync_folders};
+use crate::disk::{age, create_folders, sync};
 use crate::error::{disk, git};
 
 /// How long to wait for another process; it holds a lock for milliseconds.
@@ -46,6 +46,9 @@ fn attempt(repo: &gix::Repository, name: &str, expected: Option<Target>, new: Ta
     let previous = expected.map_or(PreviousValue::MustNotExist, PreviousValue::MustExistAndMatch);
     let edit = RefEdit::update(full, new, previous, "");
     let wait = Fail::AfterDurationWithBackoff(LOCK_WAIT);
+    let path = root.join(name);
+    let folder = path.parent().unwrap_or(root);
+    create_folders(folder)?;
     let prepared = match repo.refs.transaction().prepare([edit], wait, wait) {
         Ok(prepared) => prepared,
         Err(error) if error.is_conflict() || error.is_not_found() => return Ok(Swap::Lost(actual(&error))),
@@ -54,14 +57,16 @@ fn attempt(repo: &gix::Repository, name: &str, expected: Option<Target>, new: Ta
         }
         Err(error) => return Err(git("lock a reference in", root)(error)),
     };
-    let path = root.join(name);
     let lock = lock_of(&path);
     // There is no lock file when the reference has the value already.
-    if lock.exists() {
+    let changes = lock.exists();
+    if changes {
         sync(&lock)?;
     }
     prepared.commit(None).map_err(git("write a reference in", root))?;
-    sync_folders(&path, root)?;
+    if changes {
+        sync(folder)?;
+    }
     Ok(Swap::Done)
 }
 

@@ -18,5 +18,5 @@ mod trainer;
 pub use control::{TRAIN_SHARE_DEFAULT, TrainControl};
 pub use loss::{LossColumns, Reduction, TokenLosses, Weight, reduced, token_losses, token_shares};
 pub use optimizer::Optimizer;
-pub use state::TRAINER_STATE_FILE;
+pub use state::{CRITIC_FILE, TRAINER_STATE_FILE};
 pub use trainer::{Objective, Policy, Trainer};

@@ -11,6 +11,8 @@ use crate::error::EngineError;
 
 /// Name of the file.
 pub const TRAINER_STATE_FILE: &str = "trainer_state.safetensors";
+/// Name of the critic's own file.
+pub const CRITIC_FILE: &str = "critic.safetensors";
 
 /// All tensors of the file with their names, in a fixed order.
 fn entries(adam: &AdamW, critic: &Critic) -> Vec<(String, Tensor)> {

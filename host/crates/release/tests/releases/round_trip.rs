@@ -27,6 +27,7 @@ fn files_and_manifest_come_back_as_written() {
         assert_eq!(fixture.repo.file(&written.release_id, &path).expect("file"), bytes, "{path}");
     }
     fixture.repo.verify(&written.release_id).expect("intact");
+    fixture.repo.advance(&tenant(), &name("spell"), None, &written.release_id).expect("advanced");
     fixture.fsck_is_clean();
 }
 

@@ -1,0 +1,145 @@
+//! The `reef` command against bad input: one sentence that names the thing and the remedy, and an exit
+//! code that means something.
+
+use std::process::{Command, Output};
+
+use crate::support::{faults, model, reef, root, sao};
+
+fn refused(arguments: &[&str], code: i32, told: &[&str]) {
+    let output = reef().args(arguments).output().expect("reef runs");
+    refused_output(&output, code, told);
+}
+
+fn refused_output(output: &Output, code: i32, told: &[&str]) {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{stderr}");
+    for part in told {
+        assert!(stderr.contains(part), "'{part}' in: {stderr}");
+    }
+    assert!(!stderr.contains("panicked"), "{stderr}");
+}
+
+fn serve<'a>(data: &'a str, rest: &[&'a str]) -> Vec<&'a str> {
+    [&["serve", "--listen", "127.0.0.1:0", "--data", data], rest].concat()
+}
+
+#[test]
+fn a_missing_damaged_or_foreign_model_is_exit_code_3() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().to_str().unwrap();
+    refused(&serve(data, &["--model", "/nowhere/model.gguf"]), 3, &["/nowhere/model.gguf", "--model"]);
+    let broken = folder.path().join("broken.gguf");
+    std::fs::write(&broken, &std::fs::read(model()).unwrap()[..100_000]).unwrap();
+    refused(&serve(data, &["--model", broken.to_str().unwrap()]), 3, &["broken.gguf", "damaged"]);
+    std::fs::write(&broken, b"not a model").unwrap();
+    refused(&serve(data, &["--model", broken.to_str().unwrap()]), 3, &["broken.gguf"]);
+    let foreign = folder.path().join("foreign");
+    std::fs::create_dir(&foreign).unwrap();
+    std::fs::write(foreign.join("config.json"), r#"{"architectures":["MambaForCausalLM"],"model_type":"mamba"}"#).unwrap();
+    refused(&serve(data, &["--model", foreign.to_str().unwrap()]), 3, &["foreign", "not supported"]);
+}
+
+#[test]
+fn a_file_that_is_no_component_is_exit_code_6() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().to_str().unwrap();
+    let text = folder.path().join("text.wasm");
+    std::fs::write(&text, "hello").unwrap();
+    refused(&serve(data, &["--recipe", text.to_str().unwrap()]), 6, &["text.wasm"]);
+    refused(&serve(data, &["--recipe", "/nowhere.wasm"]), 6, &["/nowhere.wasm"]);
+    let cut = folder.path().join("cut.wasm");
+    std::fs::write(&cut, &std::fs::read(sao()).unwrap()[..5_000]).unwrap();
+    refused(&["recipe", "inspect", cut.to_str().unwrap()], 6, &["cut.wasm"]);
+}
+
+#[test]
+fn a_capability_that_is_not_granted_is_named_before_the_guest_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("reef.yaml");
+    std::fs::write(&config, "listen: 127.0.0.1:0\nrecipes:\n  grants: [experience, config, log]\n").unwrap();
+    let arguments = serve(folder.path().to_str().unwrap(), &["--config", config.to_str().unwrap(), "--recipe"]);
+    refused(&[arguments, vec![faults().to_str().unwrap()]].concat(), 6, &["training"]);
+}
+
+#[test]
+fn a_wrong_configuration_is_exit_code_2_with_the_nearest_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("reef.yaml");
+    for (text, told) in [
+        ("engine:\n  bach_max: 3\n", "batch_max"),
+        ("listen: nowhere\n", "listen"),
+        ("training:\n  share: 7\n", "training.share"),
+        (": : :", "YAML"),
+        ("recipes:\n  config:\n    batchsize: 3\n", "batch_size"),
+    ] {
+        std::fs::write(&config, text).unwrap();
+        let arguments = serve(folder.path().to_str().unwrap(), &["--config", config.to_str().unwrap(), "--recipe"]);
+        refused(&[arguments, vec![sao().to_str().unwrap()]].concat(), 2, &[told]);
+    }
+    refused(&["serve", "--config", "/nowhere.yaml"], 2, &["/nowhere.yaml"]);
+    refused(&["serve", "--no-such-flag"], 2, &["--no-such-flag"]);
+}
+
+#[test]
+fn a_port_in_use_is_exit_code_4() {
+    let holder = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = holder.local_addr().unwrap().to_string();
+    let folder = tempfile::tempdir().unwrap();
+    refused(&["serve", "--listen", &address, "--data", folder.path().to_str().unwrap()], 4, &[&address, "--listen"]);
+}
+
+#[test]
+fn a_store_that_cannot_be_used_is_exit_code_5() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("reef.db"), "this is no database, and long enough to be read as a header").unwrap();
+    refused(&serve(folder.path().to_str().unwrap(), &[]), 5, &["reef.db"]);
+    let other = tempfile::tempdir().unwrap();
+    std::fs::create_dir(other.path().join("releases.git")).unwrap();
+    std::fs::write(other.path().join("releases.git/notes.txt"), "mine").unwrap();
+    refused(&serve(other.path().to_str().unwrap(), &[]), 5, &["releases.git"]);
+}
+
+#[test]
+fn a_full_disk_is_told_and_nothing_is_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("small");
+    std::fs::create_dir(&data).unwrap();
+    // A private mount of 64 KiB: too small for the database, gone with the process.
+    let script = "mount -t tmpfs -o size=64k tmpfs \"$1\" || exit 99; shift; exec \"$@\"";
+    let binary = reef().get_program().to_os_string();
+    let output = Command::new("unshare")
+        .args(["--map-root-user", "--mount", "sh", "-c", script, "sh"])
+        .arg(&data)
+        .arg(binary)
+        .args(serve(data.to_str().unwrap(), &[]))
+        .current_dir(root())
+        .output();
+    match output {
+        Ok(output) if output.status.code() != Some(99) && output.status.code() != Some(1) => refused_output(&output, 5, &["small", "full"]),
+        _ => eprintln!("this system forbids private mounts; the store's own tests cover a full disk"),
+    }
+}
+
+#[test]
+fn every_command_has_help_with_an_example() {
+    for command in [vec!["serve"], vec!["demo"], vec!["bench"], vec!["status"], vec!["release", "list"], vec!["recipe", "inspect"]] {
+        let output = reef().args(&command).arg("--help").output().unwrap();
+        let help = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && help.contains("Example"), "{command:?}: {help}");
+    }
+}
+
+#[test]
+fn print_config_shows_where_each_value_came_from() {
+    let output = reef().args(["serve", "--listen", "127.0.0.1:1", "--print-config"]).output().unwrap();
+    let shown = String::from_utf8_lossy(&output.stdout);
+    assert!(shown.contains("listen = \"127.0.0.1:1\"  # flag") && shown.contains("engine.batch_max = 32  # default"), "{shown}");
+}
+
+#[test]
+fn inspect_shows_the_manifest_of_the_shipped_recipe() {
+    let output = reef().args(["recipe", "inspect"]).arg(sao()).output().unwrap();
+    let shown: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(shown["manifest"]["name"], "sao");
+    assert_eq!(shown["digest"].as_str().unwrap().len(), 64);
+}

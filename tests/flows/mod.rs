@@ -1,0 +1,7 @@
+//! What several parts do together: learn, roll back, survive, be traced.
+
+mod crash;
+mod faults;
+mod learn;
+mod swap;
+mod trace;

@@ -1,0 +1,54 @@
+//! The real `reef serve` process, to be killed.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Stdio};
+
+use super::{Caller, model, reef};
+
+/// A server in a process of its own; killed when dropped.
+pub struct ServerProcess {
+    child: Child,
+    pub url: String,
+}
+
+impl ServerProcess {
+    /// Starts `reef serve` on data with further arguments and waits for its address.
+    pub fn start(data: &Path, arguments: &[&str]) -> Self {
+        let mut command = reef();
+        command.arg("serve").arg("--data").arg(data).arg("--model").arg(model()).args(arguments);
+        if !arguments.contains(&"--config") {
+            command.args(["--listen", "127.0.0.1:0"]);
+        }
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("reef starts");
+        let output = BufReader::new(child.stdout.take().expect("its output"));
+        let line = output.lines().map_while(Result::ok).find(|line| line.contains("serves on")).expect("reef says where it serves");
+        let url = line.rsplit(' ').next().expect("an address").to_owned();
+        Self { child, url }
+    }
+
+    pub fn caller(&self, scenario: &str) -> Caller {
+        Caller::new(&self.url, scenario)
+    }
+
+    /// SIGKILL: no chance to tidy up.
+    pub fn kill(mut self) {
+        self.child.kill().expect("killed");
+        self.child.wait().expect("gone");
+    }
+
+    /// SIGTERM, as a service manager does.
+    pub fn terminate(mut self) -> std::process::ExitStatus {
+        let pid = self.child.id().to_string();
+        std::process::Command::new("kill").args(["-TERM", &pid]).status().expect("kill runs");
+        self.child.wait().expect("gone")
+    }
+}
+
+impl Drop for ServerProcess {
+    fn drop(&mut self) {
+        // Already gone after `kill`.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
