@@ -1,8 +1,9 @@
 """Writes smollm2.json: what SmolLM2-135M-Instruct answers according to PyTorch, in f32.
 
-Run it as `python make_golden.py MODEL.gguf` in an environment with exactly
-torch==2.13.0 transformers==5.24.0 tokenizers==0.23.3 gguf==0.19.0 accelerate==1.15.0
-numpy==2.4.6 jinja2==3.1.6 (Python 3.11). Weights are dequantised here from the GGUF bytes and must equal what transformers reads.
+Run it as `python make_golden.py MODEL.gguf` in an environment with exactly torch==2.13.0 transformers==5.24.0
+tokenizers==0.23.3 gguf==0.19.0 accelerate==1.15.0 numpy==2.4.6 jinja2==3.1.6 (Python 3.11). Weights are
+dequantised here from the GGUF bytes and must equal what transformers reads. Texts of messages never become
+control tokens: only the template writes those.
 """
 
 import json
@@ -21,12 +22,15 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 TOKENS_MAX = 48
 THREADS = 2
-# A greedy token whose lead over the runner-up is below this many nats is no fair test of another
+# A greedy token whose logit leads the runner-up's by less than this is no fair test of another
 # implementation's rounding: the golden answer ends before it.
 LEAD_MIN = 0.001
 # Probed entries of the final-position logits: a stride through the vocabulary, plus its two ends.
 LOGIT_INDICES = sorted({0, 1, 2, 49151, *range(17, 49152, 830)})
+assert len(LOGIT_INDICES) == 64
+# The first chats have logits too.
 LOGIT_CHATS = 10
+SIZE_MAX_BYTES = 600_000
 Q8_0, Q4_1 = gguf.GGMLQuantizationType.Q8_0, gguf.GGMLQuantizationType.Q4_1
 
 
@@ -104,6 +108,7 @@ def load_tokenizers(reader: gguf.GGUFReader) -> tuple[Tokenizer, Tokenizer, list
     merges = [tuple(m.split(" ")) for m in reader.get_field("tokenizer.ggml.merges").contents()]
     assert reader.get_field("tokenizer.ggml.pre").contents() == "smollm"
     control = [token for token, kind in zip(tokens, types, strict=True) if kind == 3]
+    assert control == tokens[: len(control)], "control tokens are expected to have the lowest ids"
 
     def build(specials: list[str]) -> Tokenizer:
         tokenizer = Tokenizer(models.BPE(vocab={t: i for i, t in enumerate(tokens)}, merges=merges))
@@ -145,7 +150,10 @@ class Prompts:
                 gap = []
             else:
                 gap.append(token)
-        return ids + self._encode_gap(gap)
+        ids += self._encode_gap(gap)
+        written = 2 * len(messages) + 1 + 2 * (messages[0]["role"] != "system")
+        assert sum(token < len(self.control) for token in ids) == written, "a message became a control token"
+        return ids
 
     def _encode_gap(self, gap: list[int]) -> list[int]:
         text = self.plain.decode(gap)
@@ -159,7 +167,7 @@ def answer(model, prompt: list[int], eos: int) -> dict:
     """Greedy tokens with a KV cache, then checked and scored by one forward without it."""
     output, cache, feed, tie = [], transformers.DynamicCache(), prompt, False
     while len(output) < TOKENS_MAX and (not output or output[-1] != eos):
-        best = model(torch.tensor([feed]), past_key_values=cache, use_cache=True).logits[0, -1].topk(2)
+        best = model(torch.tensor([feed]), cache=cache, use_cache=True).logits[0, -1].topk(2)
         if (best.values[0] - best.values[1]).item() < LEAD_MIN:
             tie = True
             break
@@ -201,8 +209,6 @@ def chat_cases(model, prompts: Prompts, eos: int) -> list[dict]:
         logits = result.pop("logits")
         case = {"name": name, "messages": messages, "prompt": rendered, "prompt_ids": ids}
         case |= {"text": prompts.parsing.decode(result["output_ids"])} | result
-        if has_control:
-            case["prompt_ids_control_parsed"] = parsed
         if index < LOGIT_CHATS:
             case["logits"] = logit_probe(logits)
         cases.append(case)
@@ -213,13 +219,10 @@ def chat_cases(model, prompts: Prompts, eos: int) -> list[dict]:
 def tokenizer_cases(prompts: Prompts) -> list[dict]:
     cases = []
     for text in TOKENIZER_STRINGS:
-        ids, plain = prompts.parsing.encode(text).ids, prompts.plain.encode(text).ids
-        assert prompts.parsing.decode(ids, skip_special_tokens=False) == text, repr(text)
-        assert prompts.plain.decode(plain) == text, repr(text)
-        case = {"text": text, "ids": ids}
-        if plain != ids:
-            case["ids_control_as_text"] = plain
-        cases.append(case)
+        ids = prompts.plain.encode(text).ids
+        assert prompts.plain.decode(ids) == text, repr(text)
+        assert all(token >= len(prompts.control) for token in ids), repr(text)
+        cases.append({"text": text, "ids": ids})
     return cases
 
 
@@ -244,6 +247,7 @@ def main() -> None:
     # One case a line, so that a change of one case is a change of one line.
     target.write_text(lines.replace('},{"', '},\n{"') + "\n", encoding="utf-8")
     assert json.loads(target.read_text(encoding="utf-8")) == golden
+    assert target.stat().st_size < SIZE_MAX_BYTES
     print(f"{target}: {target.stat().st_size} bytes, {len(golden['chats'])} chats")
 
 

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::SyncSender;
 
 use reef_core::Message;
+use tch::Tensor;
 use tokio::sync::mpsc::Receiver;
 
 use crate::adapter::{Adapter, Lora, LoraConfig};
@@ -178,6 +179,20 @@ impl Engine {
         let (job, events) = Job::new(request, &self.0.info)?;
         scheduler::submit(&self.0.queue, job, &self.0.load)?;
         Ok(events)
+    }
+
+    /// Logits of the base model after the last token of `prompt`, one per token of the vocabulary, for comparison
+    /// with other implementations. Runs the training forward on the caller's thread, beside serving.
+    pub fn prompt_logits(&self, prompt: &[u32]) -> Result<Vec<f32>, EngineError> {
+        scheduler::check_prompt(prompt, &self.0.info)?;
+        let ids: Vec<i64> = prompt.iter().map(|id| i64::from(*id)).collect();
+        tch::no_grad(|| {
+            let hidden_btd = self.0.model.hidden_train(&Tensor::f_from_slice(&ids)?.f_unsqueeze(0)?, None)?;
+            let logits_v = self.0.model.logits(&hidden_btd.f_select(1, -1)?)?;
+            let mut values = vec![0f32; logits_v.numel()];
+            logits_v.f_copy_data(&mut values, logits_v.numel())?;
+            Ok(values)
+        })
     }
 
     /// An adapter from its files in PEFT format (`adapter_config.json`, `adapter_model.safetensors`).

@@ -143,17 +143,24 @@ impl Job {
     }
 }
 
-fn check(request: &Request, info: &ModelInfo) -> Result<(), EngineError> {
+/// Is `prompt` one that the model can continue?
+pub(crate) fn check_prompt(prompt: &[u32], info: &ModelInfo) -> Result<(), EngineError> {
     let invalid = |message: String| Err(EngineError::Invalid(message));
-    if request.prompt.len() >= info.context_length {
-        return Err(EngineError::ContextExceeded { prompt: request.prompt.len(), max: info.context_length });
+    if prompt.len() >= info.context_length {
+        return Err(EngineError::ContextExceeded { prompt: prompt.len(), max: info.context_length });
     }
-    if request.prompt.is_empty() {
+    if prompt.is_empty() {
         return invalid("the prompt is empty".to_owned());
     }
-    if let Some(id) = request.prompt.iter().find(|id| **id as usize >= info.vocabulary) {
+    if let Some(id) = prompt.iter().find(|id| **id as usize >= info.vocabulary) {
         return invalid(format!("prompt token {id} is outside the vocabulary of {}", info.vocabulary));
     }
+    Ok(())
+}
+
+fn check(request: &Request, info: &ModelInfo) -> Result<(), EngineError> {
+    check_prompt(&request.prompt, info)?;
+    let invalid = |message: String| Err(EngineError::Invalid(message));
     let Sampling { temperature, top_p, .. } = request.sampling;
     if !(0.0..=TEMPERATURE_MAX).contains(&temperature) {
         return invalid(format!("temperature {temperature} must be in 0..={TEMPERATURE_MAX}"));

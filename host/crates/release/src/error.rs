@@ -31,7 +31,9 @@ pub enum ReleaseError {
         cause: io::Error,
     },
     /// The object or reference database refused for another reason than the disk.
-    #[error("release repository: cannot {doing}: {cause}; run `git fsck` in it and restore what is damaged from a backup")]
+    #[error(
+        "release repository: cannot {doing}: {cause}; run `git fsck` in it and restore what is damaged from a backup"
+    )]
     Git {
         /// Verb and object.
         doing: &'static str,
@@ -112,7 +114,9 @@ pub enum ReleaseError {
         found: Option<ReleaseId>,
     },
     /// A release can only be the head of the scenario that its manifest names.
-    #[error("{release} cannot be the head of {tenant}/{scenario}; write a release of that scenario with the same files")]
+    #[error(
+        "{release} cannot be the head of {tenant}/{scenario}; write a release of that scenario with the same files"
+    )]
     OtherScenario {
         /// `release r7 of acme/spell (…)`.
         release: String,

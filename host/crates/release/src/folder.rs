@@ -48,9 +48,11 @@ fn not_ours(path: &Path, problem: &str) -> ReleaseError {
 fn create(path: &Path) -> Result<(), ReleaseError> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     fs::create_dir_all(parent).map_err(disk("create", parent))?;
-    let nursery = tempfile::Builder::new().prefix(".reef-new-").tempdir_in(parent).map_err(disk("create a folder in", parent))?;
+    let nursery =
+        tempfile::Builder::new().prefix(".reef-new-").tempdir_in(parent).map_err(disk("create a folder in", parent))?;
     let made = nursery.path().join("repository");
-    gix::create::into(&made, Kind::Bare, gix::create::Options::default()).map_err(git("create the repository", &made))?;
+    gix::create::into(&made, Kind::Bare, gix::create::Options::default())
+        .map_err(git("create the repository", &made))?;
     fs::write(made.join("description"), DESCRIPTION).map_err(disk("write", &made))?;
     for name in ["HEAD", "config", "description", "objects", "refs", ""] {
         sync(&made.join(name))?;

@@ -56,7 +56,8 @@ impl StoredManifest {
 
     /// JSON with one field per line, so that `git diff` of two releases is readable.
     pub fn encode(&self) -> Result<Vec<u8>, ReleaseError> {
-        let mut text = serde_json::to_vec_pretty(self).map_err(|error| ReleaseError::Manifest { problem: error.to_string() })?;
+        let mut text =
+            serde_json::to_vec_pretty(self).map_err(|error| ReleaseError::Manifest { problem: error.to_string() })?;
         text.push(b'\n');
         let (found, max) = (text.len() as u64, MANIFEST_BYTES_MAX);
         if found > max {
@@ -81,7 +82,9 @@ impl StoredManifest {
         if total > RELEASE_BYTES_MAX {
             return too_large("the release (bytes)", total, RELEASE_BYTES_MAX);
         }
-        let refused = |path: &str, rule: &str| Err(ReleaseError::Path { shown: crate::names::shown(path), rule: rule.to_owned() });
+        let refused = |path: &str, rule: &str| {
+            Err(ReleaseError::Path { shown: crate::names::shown(path), rule: rule.to_owned() })
+        };
         let mut seen = BTreeSet::new();
         let mut last = None;
         for file in &self.files {

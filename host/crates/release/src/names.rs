@@ -105,15 +105,37 @@ mod tests {
     fn hostile_paths_are_refused_with_the_rule() {
         let long = "a".repeat(256);
         let hostile = [
-            "", "/etc/passwd", "..", "../a", "a/../b", "a//b", "a/", "./a", ".git/config", "a/.GIT/hooks/x", "git~1/x", "a\\b",
-            "a\0b", "a\nb", "manifest.json", "Manifest.JSON", ".gitattributes", "a/.gitattributes", ".gitmodules",
-            ".lfsconfig", "con", "a:b", "trailing.", &long,
+            "",
+            "/etc/passwd",
+            "..",
+            "../a",
+            "a/../b",
+            "a//b",
+            "a/",
+            "./a",
+            ".git/config",
+            "a/.GIT/hooks/x",
+            "git~1/x",
+            "a\\b",
+            "a\0b",
+            "a\nb",
+            "manifest.json",
+            "Manifest.JSON",
+            ".gitattributes",
+            "a/.gitattributes",
+            ".gitmodules",
+            ".lfsconfig",
+            "con",
+            "a:b",
+            "trailing.",
+            &long,
         ];
         for path in hostile {
             let refusal = check_path(path).expect_err(path).to_string();
             assert!(refusal.starts_with("release file '") && refusal.ends_with("; rename the file"), "{refusal}");
         }
-        for path in ["a", "skills/spell/SKILL.md", ".gitignore", "adapter.safetensors", "ü/ß.md", "sub/manifest.json"] {
+        for path in ["a", "skills/spell/SKILL.md", ".gitignore", "adapter.safetensors", "ü/ß.md", "sub/manifest.json"]
+        {
             check_path(path).expect(path);
         }
     }

@@ -52,7 +52,12 @@ pub fn files(repo: &gix::Repository, tree: ObjectId) -> Result<BTreeMap<String, 
     Ok(files)
 }
 
-fn collect(repo: &gix::Repository, tree: ObjectId, folder: &str, files: &mut BTreeMap<String, ObjectId>) -> Result<(), Damage> {
+fn collect(
+    repo: &gix::Repository,
+    tree: ObjectId,
+    folder: &str,
+    files: &mut BTreeMap<String, ObjectId>,
+) -> Result<(), Damage> {
     if folder.matches('/').count() > FOLDERS_MAX {
         return Err(Damage::Broken(format!("its folders are nested deeper than {FOLDERS_MAX}")));
     }

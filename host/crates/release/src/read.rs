@@ -167,7 +167,9 @@ impl Opened {
         };
         let found = sha256_hex(&bytes);
         if found != *sha256 || bytes.len() as u64 != *size {
-            return Err(self.corrupt(format!("file {path}: sha256 differs, the manifest says {sha256} and the bytes have {found}")));
+            return Err(self.corrupt(format!(
+                "file {path}: sha256 differs, the manifest says {sha256} and the bytes have {found}"
+            )));
         }
         Ok(bytes)
     }

@@ -59,7 +59,12 @@ impl ReleaseRepo {
         Ok(release)
     }
 
-    fn write_commit(&self, repo: &gix::Repository, stored: &StoredManifest, files: &[ReleaseFile]) -> Result<ObjectId, ReleaseError> {
+    fn write_commit(
+        &self,
+        repo: &gix::Repository,
+        stored: &StoredManifest,
+        files: &[ReleaseFile],
+    ) -> Result<ObjectId, ReleaseError> {
         let mut sorted: Vec<&ReleaseFile> = files.iter().collect();
         sorted.sort_by(|a, b| a.path.cmp(&b.path));
         let mut writer = Writer::new(repo);
@@ -143,7 +148,9 @@ fn head(repo: &gix::Repository, name: &str) -> Result<Option<ReleaseId>, Release
     let found = repo.try_find_reference(name).map_err(git("read the references of", repo.path()))?;
     match found.as_ref().map(|reference| reference.target().into_owned()) {
         Some(Target::Object(id)) => release_id(id).map(Some),
-        Some(Target::Symbolic(_)) => Err(ReleaseError::Git { doing: "read a head", cause: format!("{name} is symbolic") }),
+        Some(Target::Symbolic(_)) => {
+            Err(ReleaseError::Git { doing: "read a head", cause: format!("{name} is symbolic") })
+        }
         None => Ok(None),
     }
 }
@@ -153,7 +160,8 @@ fn point_default_branch(repo: &gix::Repository, name: &str) -> Result<(), Releas
     let now = repo.head().map_err(git("read HEAD of", repo.path()))?;
     let unborn = now.referent_name().filter(|_| now.is_unborn()).map(|name| name.to_owned());
     let Some(unborn) = unborn.filter(|unborn| unborn.as_bstr() != name) else { return Ok(()) };
-    let new = FullName::try_from(name).map_err(|error| ReleaseError::Git { doing: "name HEAD", cause: error.to_string() })?;
+    let new =
+        FullName::try_from(name).map_err(|error| ReleaseError::Git { doing: "name HEAD", cause: error.to_string() })?;
     // Losing means that another branch became the first.
     swap(repo, "HEAD", Some(Target::Symbolic(unborn)), Target::Symbolic(new)).map(drop)
 }

@@ -46,7 +46,9 @@ fn a_clone_with_the_lfs_client_holds_the_weights() {
         let output = try_git(folder, home, arguments);
         assert!(output.status.success(), "git {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     };
-    for (clone, remote) in [("by-path", source.display().to_string()), ("by-url", format!("file://{}", source.display()))] {
+    for (clone, remote) in
+        [("by-path", source.display().to_string()), ("by-url", format!("file://{}", source.display()))]
+    {
         run(home, &["clone", "--quiet", &remote, clone]);
         let clone = home.join(clone);
         run(&clone, &["lfs", "install", "--local"]);

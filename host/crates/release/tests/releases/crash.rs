@@ -21,7 +21,8 @@ fn writes_until_killed() {
         let head = repo.log(&tenant(), &name("spell"), 1).expect("log").pop();
         let next: ReleaseManifest = manifest("spell", head.as_ref());
         let written = repo.write(&next, &adapter_files(&noise(seed * 1_000 + step, 200_000))).expect("written");
-        repo.advance(&tenant(), &name("spell"), head.as_ref().map(|head| &head.release_id), &written.release_id).expect("advanced");
+        repo.advance(&tenant(), &name("spell"), head.as_ref().map(|head| &head.release_id), &written.release_id)
+            .expect("advanced");
     }
 }
 

@@ -112,10 +112,16 @@ fn a_commit_that_is_not_a_release_and_files_that_nobody_listed_are_refused() {
     let told = fixture.repo.release(&foreign).expect_err("no manifest").to_string();
     assert!(told.contains("the commit has no manifest.json, it is not a release"), "{told}");
     let listing = fixture.git(&["ls-tree", release.release_id.as_str()]);
-    let extra = listing.lines().find(|line| line.ends_with("adapter.json")).expect("listed").replace("adapter.json", "zzz.md");
+    let extra =
+        listing.lines().find(|line| line.ends_with("adapter.json")).expect("listed").replace("adapter.json", "zzz.md");
     fs::write(fixture.folder.path().join("tree"), format!("{listing}{extra}\n")).expect("tree");
     let script = format!("git mktree < '{}'", fixture.folder.path().join("tree").display());
-    let tree = std::process::Command::new("sh").args(["-c", &script]).current_dir(fixture.path()).output().expect("mktree").stdout;
+    let tree = std::process::Command::new("sh")
+        .args(["-c", &script])
+        .current_dir(fixture.path())
+        .output()
+        .expect("mktree")
+        .stdout;
     let padded = commit(String::from_utf8(tree).expect("text").trim());
     let told = fixture.repo.verify(&padded).expect_err("extra file").to_string();
     assert!(told.contains("file zzz.md is not in the manifest"), "{told}");

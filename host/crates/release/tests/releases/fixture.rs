@@ -46,7 +46,8 @@ impl Fixture {
     pub fn fsck_is_clean(&self) {
         let printed = self.git(&["fsck", "--full", "--strict", "--no-dangling"]);
         // A repository without any branch yet is in order; git only remarks on it.
-        let complaints: Vec<&str> = printed.lines().filter(|line| !line.starts_with("notice: HEAD points to an unborn branch")).collect();
+        let complaints: Vec<&str> =
+            printed.lines().filter(|line| !line.starts_with("notice: HEAD points to an unborn branch")).collect();
         assert!(complaints.is_empty(), "git fsck: {complaints:?}");
     }
 }

@@ -67,7 +67,10 @@ fn a_read_only_disk_is_a_sentence_and_nothing_is_lost() {
         for files in [adapter_files(&noise(1, 100)), Vec::new()] {
             let refusal = fixture.repo.write(&next, &files).expect_err("read-only");
             assert!(matches!(refusal, ReleaseError::Disk { .. }), "{refusal:?}");
-            assert!(refusal.to_string().ends_with("make it readable and writable for the user that runs reef"), "{refusal}");
+            assert!(
+                refusal.to_string().ends_with("make it readable and writable for the user that runs reef"),
+                "{refusal}"
+            );
         }
     }
     for folder in &frozen {
@@ -75,8 +78,16 @@ fn a_read_only_disk_is_a_sentence_and_nothing_is_lost() {
     }
     fs::remove_dir(&frozen[1]).expect("gone");
     let refusal = fixture.repo.write(&next, &adapter_files(&noise(1, 100))).expect_err("no folder").to_string();
-    assert!(refusal.starts_with("release repository: cannot create a file in ") && refusal.contains("lfs/tmp"), "{refusal}");
-    assert!(ReleaseRepo::open(Path::new("/proc/reef/releases.git")).expect_err("no such disk").to_string().contains("/proc/reef"));
+    assert!(
+        refusal.starts_with("release repository: cannot create a file in ") && refusal.contains("lfs/tmp"),
+        "{refusal}"
+    );
+    assert!(
+        ReleaseRepo::open(Path::new("/proc/reef/releases.git"))
+            .expect_err("no such disk")
+            .to_string()
+            .contains("/proc/reef")
+    );
     fixture.repo.verify(&base.release_id).expect("intact");
 }
 

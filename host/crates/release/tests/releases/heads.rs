@@ -84,13 +84,18 @@ fn a_moved_head_is_told_with_both_releases() {
     let base = fixture.release("spell", None, b"0");
     let head = fixture.release("spell", Some(&base), b"1");
     let late = fixture.repo.write(&manifest("spell", Some(&base)), &adapter_files(b"late")).expect("written");
-    let told = |expected| fixture.repo.advance(&tenant(), &name("spell"), expected, &late.release_id).expect_err("moved").to_string();
+    let told = |expected| {
+        fixture.repo.advance(&tenant(), &name("spell"), expected, &late.release_id).expect_err("moved").to_string()
+    };
     let sentence = told(Some(&base.release_id));
     assert!(sentence.contains(head.release_id.as_str()) && sentence.contains(base.release_id.as_str()), "{sentence}");
     assert!(told(None).contains("expected no release"));
     let twice = fixture.repo.advance(&tenant(), &name("spell"), Some(&base.release_id), &head.release_id);
     assert!(matches!(twice, Err(ReleaseError::HeadMoved { .. })));
-    let other = fixture.repo.advance(&tenant(), &name("other"), Some(&base.release_id), &late.release_id).expect_err("other scenario");
+    let other = fixture
+        .repo
+        .advance(&tenant(), &name("other"), Some(&base.release_id), &late.release_id)
+        .expect_err("other scenario");
     assert!(matches!(other, ReleaseError::OtherScenario { .. }), "{other}");
 }
 
@@ -106,7 +111,8 @@ fn a_head_can_not_be_created_twice_with_the_same_release() {
 fn every_scenario_name_has_a_branch_that_git_accepts() {
     let fixture = Fixture::new();
     let scenarios = ["spell", "team:spell", "a.lock", "a.", "a:", "a.:", "a-b_c.d", "HEAD", "A", "a", &"x:".repeat(64)];
-    let heads: BTreeSet<ReleaseId> = scenarios.iter().map(|scenario| fixture.release(scenario, None, b"0").release_id).collect();
+    let heads: BTreeSet<ReleaseId> =
+        scenarios.iter().map(|scenario| fixture.release(scenario, None, b"0").release_id).collect();
     assert_eq!(heads.len(), scenarios.len());
     for scenario in scenarios {
         assert_eq!(fixture.repo.log(&tenant(), &name(scenario), 9).expect("log").len(), 1, "{scenario}");
@@ -133,9 +139,12 @@ fn the_lock_of_a_dead_process_is_removed_and_a_fresh_one_respected() {
     fixture.release("spell", Some(&base), b"1");
     assert!(!lock.exists());
     let blocked = fixture.repo.head(&tenant(), &name("spell")).expect("reading needs no lock");
-    File::create(&lock).and_then(|file| file.set_modified(SystemTime::now() + Duration::from_secs(600))).expect("a lock in use");
+    File::create(&lock)
+        .and_then(|file| file.set_modified(SystemTime::now() + Duration::from_secs(600)))
+        .expect("a lock in use");
     let next = fixture.repo.write(&manifest("spell", Some(&base)), &adapter_files(b"2")).expect("written");
-    let refusal = fixture.repo.advance(&tenant(), &name("spell"), blocked.as_ref(), &next.release_id).expect_err("locked");
+    let refusal =
+        fixture.repo.advance(&tenant(), &name("spell"), blocked.as_ref(), &next.release_id).expect_err("locked");
     assert!(matches!(refusal, ReleaseError::Locked { .. }), "{refusal}");
     assert!(refusal.to_string().contains("refs/heads/acme/spell.lock"), "{refusal}");
     assert!(lock.exists());

@@ -58,7 +58,9 @@ fn a_rollback_has_the_content_id_of_its_target_and_its_own_release_id() {
 fn the_content_id_is_the_hash_of_the_canonical_list_of_files() {
     let fixture = Fixture::new();
     let written = fixture.repo.write(&manifest("spell", None), &adapter_files(b"weights")).expect("written");
-    let entry = |path: &str, bytes: &[u8]| format!(r#"{{"path":"{path}","sha256":"{}","size":{}}}"#, sha256_hex(bytes), bytes.len());
+    let entry = |path: &str, bytes: &[u8]| {
+        format!(r#"{{"path":"{path}","sha256":"{}","size":{}}}"#, sha256_hex(bytes), bytes.len())
+    };
     let list = format!("[{},{}]", entry("adapter.json", b"{\"rank\":16}"), entry("adapter.safetensors", b"weights"));
     assert_eq!(written.content_id.as_str(), sha256_hex(list.as_bytes()));
 }
@@ -110,7 +112,10 @@ fn bad_input_is_refused_with_a_sentence_and_leaves_nothing() {
     let fixture = Fixture::new();
     let refusal = |manifest, files: &[_]| fixture.repo.write(&manifest, files).expect_err("refused").to_string();
     let twice = [file("a.md", b"1"), file("a.md", b"2")];
-    assert_eq!(refusal(manifest("s", None), &twice), "release file 'a.md': each path occurs once, in order; rename the file");
+    assert_eq!(
+        refusal(manifest("s", None), &twice),
+        "release file 'a.md': each path occurs once, in order; rename the file"
+    );
     let nested = [file("a", b"1"), file("a/b", b"2")];
     assert!(refusal(manifest("s", None), &nested).contains("one of its folders is also a file"));
     let escaping = [file("../a", b"1")];
@@ -132,7 +137,10 @@ fn what_is_not_there_is_said_by_name() {
     let fixture = Fixture::new();
     let written = fixture.release("spell", None, b"weights");
     let absent = fixture.repo.file(&written.release_id, "skills/none.md").expect_err("absent").to_string();
-    assert!(absent.starts_with("release r0 of acme/spell (") && absent.contains("there is no file skills/none.md"), "{absent}");
+    assert!(
+        absent.starts_with("release r0 of acme/spell (") && absent.contains("there is no file skills/none.md"),
+        "{absent}"
+    );
     let own = fixture.repo.file(&written.release_id, "manifest.json").expect_err("not a payload file");
     assert!(matches!(own, ReleaseError::NoFile { .. }));
     let unknown = fixture.repo.release(&release_id(&"0".repeat(40))).expect_err("unknown");
