@@ -158,7 +158,13 @@ pub fn git(doing: &'static str, repository: &Path) -> impl FnOnce(gix::Error) ->
     }
 }
 
-/// All messages of a gix error, outermost first.
+/// All messages of a gix error, outermost first, each once.
 pub fn chain(error: &gix::Error) -> String {
-    error.iter_errors().map(ToString::to_string).collect::<Vec<_>>().join(": ")
+    let mut text = String::new();
+    for message in error.iter_errors().map(ToString::to_string) {
+        if !text.contains(&message) {
+            text = if text.is_empty() { message } else { format!("{text}: {message}") };
+        }
+    }
+    text
 }

@@ -2,13 +2,14 @@
 //! An object is complete or absent, and equal bytes are stored once.
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use crate::ReleaseError;
 use crate::disk::{TEMPORARY_PREFIX, create_folders, sync};
 use crate::error::disk;
 use crate::manifest::FileEntry;
+use crate::objects::Damage;
 
 /// The text that stands in git for a file. An empty file stands for itself.
 pub fn pointer(file: &FileEntry) -> String {
@@ -50,18 +51,22 @@ fn write_whole(repository: &Path, path: &Path, bytes: &[u8]) -> Result<(), Relea
     Ok(())
 }
 
-/// Reads an object of the size that the pointer gives; `Err` says what is wrong with it. The caller checks the hash.
-pub fn get(repository: &Path, file: &FileEntry) -> Result<Vec<u8>, String> {
+/// Reads an object of the size that the pointer gives. The caller checks the hash.
+pub fn get(repository: &Path, file: &FileEntry) -> Result<Vec<u8>, Damage> {
     if file.size == 0 {
         return Ok(Vec::new());
     }
     let path = object_path(repository, &file.sha256);
-    let unreadable = |error: std::io::Error| format!("cannot read {}: {error}", path.display());
-    let found = fs::metadata(&path).map_err(unreadable)?.len();
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound => Damage::Broken(format!("LFS object {} is missing", path.display())),
+        _ => Damage::Unreadable(disk("read", &path)(error)),
+    };
+    let found = fs::metadata(&path).map_err(failed)?.len();
     if found != file.size {
-        return Err(format!("size differs, the manifest says {} bytes and {} has {found}", file.size, path.display()));
+        let problem = format!("size differs, the manifest says {} bytes and {} has {found}", file.size, path.display());
+        return Err(Damage::Broken(problem));
     }
-    fs::read(&path).map_err(unreadable)
+    fs::read(&path).map_err(failed)
 }
 
 #[cfg(test)]

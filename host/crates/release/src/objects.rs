@@ -25,11 +25,16 @@ pub enum Damage {
     Missing,
     /// It is there and wrong; says how.
     Broken(String),
+    /// The disk does not give it; it may be whole.
+    Unreadable(ReleaseError),
 }
 
 /// Reads one object of at most `bytes_max` and checks that its bytes have its name.
 pub fn get(repo: &gix::Repository, id: ObjectId, kind: Kind, bytes_max: u64) -> Result<Vec<u8>, Damage> {
-    let unreadable = |error: gix::Error| Damage::Broken(format!("git object {id} cannot be read: {}", chain(&error)));
+    let unreadable = |error: gix::Error| match git("read objects of", repo.path())(error) {
+        ReleaseError::Git { cause, .. } => Damage::Broken(format!("git object {id} cannot be read: {cause}")),
+        other => Damage::Unreadable(other),
+    };
     let header = repo.try_find_header(id).map_err(unreadable)?.ok_or(Damage::Missing)?;
     if header.kind() != kind || header.size() > bytes_max {
         return Err(Damage::Broken(format!(

@@ -100,13 +100,14 @@ pub struct Opened {
 impl Opened {
     /// Reads the commit and its manifest.
     pub fn find(repo: &gix::Repository, id: &ReleaseId) -> Result<Self, ReleaseError> {
-        let corrupt = |problem: String| ReleaseError::Corrupt { release: format!("release {id}"), problem };
+        let label = format!("release {id}");
+        let corrupt = |problem: String| ReleaseError::Corrupt { release: label.clone(), problem };
         let commit = get(repo, object_id(id)?, Kind::Commit, NODE_BYTES_MAX).map_err(|damage| match damage {
             Damage::Missing => ReleaseError::NotFound { release: id.clone() },
-            Damage::Broken(problem) => corrupt(problem),
+            other => damaged(&label, "its commit", other),
         })?;
         let commit = CommitRef::from_bytes(&commit, repo.object_hash()).map_err(|error| corrupt(error.to_string()))?;
-        let damaged = |damage| corrupt(problem(MANIFEST, damage));
+        let damaged = |damage| damaged(&label, &format!("file {MANIFEST}"), damage);
         let root = get(repo, commit.tree(), Kind::Tree, NODE_BYTES_MAX).map_err(damaged)?;
         let blob = gix::objs::TreeRefIter::from_bytes(&root, repo.object_hash())
             .filter_map(Result::ok)
@@ -130,12 +131,16 @@ impl Opened {
         ReleaseError::Corrupt { release: self.label(), problem }
     }
 
+    fn damaged_file(&self, path: &str, damage: Damage) -> ReleaseError {
+        damaged(&self.label(), &format!("file {path}"), damage)
+    }
+
     fn lists(&self, path: &str) -> bool {
         self.stored.files.binary_search_by(|entry| entry.path.as_str().cmp(path)).is_ok()
     }
 
     fn blobs(&self, repo: &gix::Repository) -> Result<BTreeMap<String, ObjectId>, ReleaseError> {
-        files(repo, self.tree).map_err(|damage| self.corrupt(problem("list", damage)))
+        files(repo, self.tree).map_err(|damage| damaged(&self.label(), "its folders", damage))
     }
 
     fn blob(
@@ -146,7 +151,7 @@ impl Opened {
         bytes_max: u64,
     ) -> Result<Vec<u8>, ReleaseError> {
         let blob = blobs.get(path).ok_or_else(|| self.corrupt(format!("file {path} is not in the commit")))?;
-        get(repo, *blob, Kind::Blob, bytes_max).map_err(|damage| self.corrupt(problem(path, damage)))
+        get(repo, *blob, Kind::Blob, bytes_max).map_err(|damage| self.damaged_file(path, damage))
     }
 
     fn read(
@@ -161,7 +166,7 @@ impl Opened {
             if self.blob(repo, blobs, path, pointer.len() as u64)? != pointer.as_bytes() {
                 return Err(self.corrupt(format!("file {path}: its LFS pointer is not the one of the manifest")));
             }
-            lfs::get(repo.path(), entry).map_err(|problem| self.corrupt(format!("file {path}: {problem}")))?
+            lfs::get(repo.path(), entry).map_err(|damage| self.damaged_file(path, damage))?
         } else {
             self.blob(repo, blobs, path, *size)?
         };
@@ -175,9 +180,11 @@ impl Opened {
     }
 }
 
-fn problem(path: &str, damage: Damage) -> String {
+fn damaged(release: &str, what: &str, damage: Damage) -> ReleaseError {
+    let corrupt = |problem: String| ReleaseError::Corrupt { release: release.to_owned(), problem };
     match damage {
-        Damage::Missing => format!("file {path}: its git object is missing"),
-        Damage::Broken(problem) => format!("file {path}: {problem}"),
+        Damage::Missing => corrupt(format!("{what}: its git object is missing")),
+        Damage::Broken(problem) => corrupt(format!("{what}: {problem}")),
+        Damage::Unreadable(error) => error,
     }
 }

@@ -37,9 +37,9 @@ struct FeatureKey {
 
 impl Critic {
     /// A head of zeros: every value is 0 before the first fit.
-    pub fn new(hidden_size: usize) -> Result<Self, EngineError> {
+    pub fn new(hidden_size: i64) -> Result<Self, EngineError> {
         let zeros = |length: i64| Tensor::f_zeros([length], (Kind::Float, Device::Cpu))?.f_set_requires_grad(true);
-        let head = [zeros(hidden_size as i64)?, zeros(1)?];
+        let head = [zeros(hidden_size)?, zeros(1)?];
         let adam = AdamW::new(&head)?;
         Ok(Self { head, adam, cache: None })
     }

@@ -8,7 +8,7 @@ use serde_json::Map;
 use super::Trainer;
 use crate::adapter::LoraConfig;
 use crate::engine::ServingLoad;
-use crate::model::Model;
+use crate::model::{Model, ModelConfig};
 
 /// A sample whose last `response` tokens were sampled at temperature 1 with log-prob −1, numbered `sequence`.
 pub(super) fn sample(sequence: i64, tokens: &[u32], response: usize) -> Sample {
@@ -34,7 +34,21 @@ pub(super) fn sample(sequence: i64, tokens: &[u32], response: usize) -> Sample {
 
 /// A seeded model of two small blocks with a vocabulary of 50.
 pub(super) fn tiny_model() -> Arc<Model> {
-    Arc::new(Model::random(crate::model::ModelConfig { hidden_size: 16, layers: 2, vocabulary: 50, context_length: 256 }, 3))
+    let config = ModelConfig {
+        name: "tiny".to_owned(),
+        hidden_size: 16,
+        layers: 2,
+        vocabulary: 50,
+        context_length: 256,
+        heads: 4,
+        heads_kv: 2,
+        head_width: 4,
+        ffn_width: 32,
+        rope_base: 10_000.0,
+        norm_eps: 1e-5,
+        tied: true,
+    };
+    Arc::new(Model::random(config, 3))
 }
 
 /// A trainer over `model` that nobody serves from.

@@ -24,6 +24,7 @@ use crate::adapter::{Lora, LoraConfig};
 use crate::engine::{Engine, ServingLoad};
 use crate::error::EngineError;
 use crate::model::Model;
+use crate::peft::WEIGHTS_FILE;
 
 /// Response tokens whose logits exist at one time: 64 rows of a vocabulary of 49,152 are 12 MiB a copy.
 const LOGIT_ROWS_MAX: usize = 64;
@@ -92,10 +93,11 @@ struct Tally {
 }
 
 impl Trainer {
-    /// A trainer over the files of a release (`adapter_config.json`, `adapter_model.safetensors` and, if the
-    /// release was trained here, `trainer_state.safetensors`), or over a fresh adapter made by `fresh`.
+    /// A trainer over the files of a release: `adapter_config.json` and `adapter_model.safetensors`, or a fresh
+    /// adapter made by `fresh`; `trainer_state.safetensors`, or zero moments; `critic.safetensors`, or a critic of
+    /// zeros. So the adapter of one checkpoint can go on with the critic of another.
     ///
-    /// Rank and alpha of the files win over `fresh`. Without `trainer_state.safetensors` the moments are zero.
+    /// Rank and alpha of the files win over `fresh`.
     ///
     /// # Errors
     /// A file is missing, damaged, or made for another model.
@@ -111,17 +113,21 @@ impl Trainer {
         fresh: &LoraConfig,
         files: Option<&[(String, Vec<u8>)]>,
     ) -> Result<Self, EngineError> {
-        let files = files.filter(|files| !files.is_empty());
-        let start = match files {
-            Some(files) => Lora::from_files(model.config(), files)?,
+        let files = files.unwrap_or_default();
+        let file = |wanted: &str| files.iter().find(|(name, _)| name == wanted).map(|(_, bytes)| bytes.as_slice());
+        let start = match file(WEIGHTS_FILE) {
+            Some(_) => Lora::from_files(model.config(), files)?,
             None => Lora::init(model.config(), fresh)?,
         };
         let lora = start.duplicate()?;
         let parameters = lora.parameters().into_iter().map(|p| p.f_set_requires_grad(true)).collect::<Result<Vec<_>, _>>()?;
         let mut adam = AdamW::new(&parameters)?;
-        let mut critic = Critic::new(model.config().hidden_size as usize)?;
-        if let Some((_, bytes)) = files.and_then(|files| files.iter().find(|(name, _)| name == state::TRAINER_STATE_FILE)) {
-            state::read(bytes, &mut adam, &mut critic)?;
+        let mut critic = Critic::new(model.config().hidden_size)?;
+        if let Some(bytes) = file(state::TRAINER_STATE_FILE) {
+            state::read_optimizer(bytes, &mut adam)?;
+        }
+        if let Some(bytes) = file(state::CRITIC_FILE) {
+            state::read_critic(bytes, &mut critic)?;
         }
         Ok(Self { model, serving, threads, lora, start, parameters, adam, critic, control: TrainControl::new() })
     }
@@ -212,7 +218,8 @@ impl Trainer {
     /// The files of a candidate: adapter, optimizer state and critic. Equal state gives equal bytes.
     pub fn checkpoint(&self) -> Result<Vec<(String, Vec<u8>)>, EngineError> {
         let mut files = self.lora.to_files()?;
-        files.push((state::TRAINER_STATE_FILE.to_owned(), state::write(&self.adam, &self.critic)?));
+        files.push((state::TRAINER_STATE_FILE.to_owned(), state::write_optimizer(&self.adam)?));
+        files.push((state::CRITIC_FILE.to_owned(), state::write_critic(&self.critic)?));
         Ok(files)
     }
 

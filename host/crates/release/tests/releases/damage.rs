@@ -46,7 +46,7 @@ fn a_truncated_and_a_missing_lfs_object_are_named() {
     overwrite(&fixture.object(&adapter), &adapter[..100]);
     assert!(corruption(&fixture, &release, "adapter.safetensors").contains("file adapter.safetensors: size differs"));
     fs::remove_file(fixture.object(&adapter)).expect("removed");
-    assert!(corruption(&fixture, &release, "adapter.safetensors").contains("file adapter.safetensors: cannot read"));
+    assert!(corruption(&fixture, &release, "adapter.safetensors").contains("file adapter.safetensors: LFS object "));
 }
 
 #[test]
@@ -61,6 +61,18 @@ fn writing_the_same_bytes_again_repairs_a_damaged_object() {
     assert_eq!(again, release);
     fixture.repo.verify(&release.release_id).expect("repaired");
     fixture.fsck_is_clean();
+}
+
+#[test]
+fn an_object_that_the_disk_does_not_give_is_not_called_damaged() {
+    let fixture = Fixture::new();
+    let release = fixture.release("spell", None, b"weights");
+    let object = fixture.object(b"weights");
+    fs::remove_file(&object).expect("removed");
+    // A link to itself cannot be opened, by no user.
+    std::os::unix::fs::symlink(&object, &object).expect("link");
+    let told = fixture.repo.file(&release.release_id, "adapter.safetensors").expect_err("unreadable");
+    assert!(matches!(told, ReleaseError::Disk { .. }), "{told}");
 }
 
 fn blob(fixture: &Fixture, release: &Release, path: &str) -> PathBuf {
