@@ -35,7 +35,8 @@ fn a_missing_damaged_or_foreign_model_is_exit_code_3() {
     refused(&serve(data, &["--model", broken.to_str().unwrap()]), 3, &["broken.gguf"]);
     let foreign = folder.path().join("foreign");
     std::fs::create_dir(&foreign).unwrap();
-    std::fs::write(foreign.join("config.json"), r#"{"architectures":["MambaForCausalLM"],"model_type":"mamba"}"#).unwrap();
+    std::fs::write(foreign.join("config.json"), r#"{"architectures":["MambaForCausalLM"],"model_type":"mamba"}"#)
+        .unwrap();
     refused(&serve(data, &["--model", foreign.to_str().unwrap()]), 3, &["foreign", "not supported"]);
 }
 
@@ -91,7 +92,8 @@ fn a_port_in_use_is_exit_code_4() {
 #[test]
 fn a_store_that_cannot_be_used_is_exit_code_5() {
     let folder = tempfile::tempdir().unwrap();
-    std::fs::write(folder.path().join("reef.db"), "this is no database, and long enough to be read as a header").unwrap();
+    std::fs::write(folder.path().join("reef.db"), "this is no database, and long enough to be read as a header")
+        .unwrap();
     refused(&serve(folder.path().to_str().unwrap(), &[]), 5, &["reef.db"]);
     let other = tempfile::tempdir().unwrap();
     std::fs::create_dir(other.path().join("releases.git")).unwrap();
@@ -115,14 +117,18 @@ fn a_full_disk_is_told_and_nothing_is_lost() {
         .current_dir(root())
         .output();
     match output {
-        Ok(output) if output.status.code() != Some(99) && output.status.code() != Some(1) => refused_output(&output, 5, &["small", "full"]),
+        Ok(output) if output.status.code() != Some(99) && output.status.code() != Some(1) => {
+            refused_output(&output, 5, &["small", "full"])
+        }
         _ => eprintln!("this system forbids private mounts; the store's own tests cover a full disk"),
     }
 }
 
 #[test]
 fn every_command_has_help_with_an_example() {
-    for command in [vec!["serve"], vec!["demo"], vec!["bench"], vec!["status"], vec!["release", "list"], vec!["recipe", "inspect"]] {
+    for command in
+        [vec!["serve"], vec!["demo"], vec!["bench"], vec!["status"], vec!["release", "list"], vec!["recipe", "inspect"]]
+    {
         let output = reef().args(&command).arg("--help").output().unwrap();
         let help = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success() && help.contains("Example"), "{command:?}: {help}");
@@ -133,7 +139,10 @@ fn every_command_has_help_with_an_example() {
 fn print_config_shows_where_each_value_came_from() {
     let output = reef().args(["serve", "--listen", "127.0.0.1:1", "--print-config"]).output().unwrap();
     let shown = String::from_utf8_lossy(&output.stdout);
-    assert!(shown.contains("listen = \"127.0.0.1:1\"  # flag") && shown.contains("engine.batch_max = 32  # default"), "{shown}");
+    assert!(
+        shown.contains("listen = \"127.0.0.1:1\"  # flag") && shown.contains("engine.batch_max = 32  # default"),
+        "{shown}"
+    );
 }
 
 #[test]

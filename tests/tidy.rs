@@ -12,11 +12,21 @@ const FILE_LINES_MAX: usize = 500;
 /// Crates that never import each other; they meet in the binary.
 const SIBLINGS: [&str; 4] = ["store", "sandbox", "engine", "release"];
 /// Where each foreign world may be named.
-const WORLDS: [(&str, &str); 6] =
-    [("sqlx", "store"), ("wasmtime", "sandbox"), ("tch", "engine"), ("gix", "release"), ("axum", "reef"), ("clap", "reef")];
+const WORLDS: [(&str, &str); 6] = [
+    ("sqlx", "store"),
+    ("wasmtime", "sandbox"),
+    ("tch", "engine"),
+    ("gix", "release"),
+    ("axum", "reef"),
+    ("clap", "reef"),
+];
 
 fn tracked() -> Vec<PathBuf> {
-    let output = Command::new("git").args(["ls-files", "--cached", "--others", "--exclude-standard"]).current_dir(root()).output().expect("git runs");
+    let output = Command::new("git")
+        .args(["ls-files", "--cached", "--others", "--exclude-standard"])
+        .current_dir(root())
+        .output()
+        .expect("git runs");
     let listing = String::from_utf8(output.stdout).expect("names are UTF-8");
     listing.lines().map(|line| root().join(line)).filter(|path| path.is_file()).collect()
 }
@@ -55,13 +65,19 @@ fn siblings_never_import_each_other_and_each_world_has_one_crate() {
     let manifests = manifests();
     for sibling in SIBLINGS {
         for other in SIBLINGS {
-            assert!(!manifests[&format!("reef-{sibling}")].contains(&format!("reef-{other}")), "{sibling} imports {other}");
+            assert!(
+                !manifests[&format!("reef-{sibling}")].contains(&format!("reef-{other}")),
+                "{sibling} imports {other}"
+            );
         }
     }
     for (world, home) in WORLDS {
         for (package, dependencies) in &manifests {
             let at_home = package == home || *package == format!("reef-{home}");
-            assert!(at_home || !dependencies.iter().any(|d| d == world), "{package} depends on {world}, which belongs to {home}");
+            assert!(
+                at_home || !dependencies.iter().any(|d| d == world),
+                "{package} depends on {world}, which belongs to {home}"
+            );
         }
     }
 }
@@ -69,7 +85,14 @@ fn siblings_never_import_each_other_and_each_world_has_one_crate() {
 #[test]
 fn dependencies_stay_few() {
     let manifests = manifests();
-    for (package, most) in [("reef-core", 6), ("reef-store", 20), ("reef-sandbox", 20), ("reef-engine", 20), ("reef-release", 20), ("reef", 35)] {
+    for (package, most) in [
+        ("reef-core", 6),
+        ("reef-store", 20),
+        ("reef-sandbox", 20),
+        ("reef-engine", 20),
+        ("reef-release", 20),
+        ("reef", 35),
+    ] {
         let count = manifests[package].len();
         assert!(count <= most, "{package} has {count} dependencies; at most {most}");
     }
@@ -86,10 +109,21 @@ fn files_fit_the_readers_head_and_say_what_they_are() {
 
 #[test]
 fn nothing_is_left_unfinished_or_silenced() {
-    let words = [["TO", "DO"].concat(), ["FIX", "ME"].concat(), ["todo", "!("].concat(), ["unimplemented", "!("].concat(), ["#[al", "low("].concat()];
+    let words = [
+        ["TO", "DO"].concat(),
+        ["FIX", "ME"].concat(),
+        ["todo", "!("].concat(),
+        ["unimplemented", "!("].concat(),
+        ["#[al", "low("].concat(),
+    ];
     for (path, text) in rust_files() {
         for (number, line) in text.lines().enumerate() {
-            assert!(!words.iter().any(|word| line.contains(word.as_str())), "{}:{}: {line}", path.display(), number + 1);
+            assert!(
+                !words.iter().any(|word| line.contains(word.as_str())),
+                "{}:{}: {line}",
+                path.display(),
+                number + 1
+            );
         }
     }
 }
@@ -111,7 +145,8 @@ fn build_artefacts_stay_out_of_git() {
     for path in tracked() {
         let size = fs::metadata(&path).map_or(0, |metadata| metadata.len());
         assert!(size < 1_000_000, "{} has {size} bytes", path.display());
-        let artefact = path.extension().is_some_and(|ending| ["wasm", "so", "gguf", "whl"].iter().any(|a| ending == *a));
+        let artefact =
+            path.extension().is_some_and(|ending| ["wasm", "so", "gguf", "whl"].iter().any(|a| ending == *a));
         assert!(!artefact, "{} is a build artefact", path.display());
     }
 }

@@ -52,12 +52,18 @@ impl Auth {
         let mut entries = Vec::with_capacity(section.tokens.len());
         for (index, token) in section.tokens.iter().enumerate() {
             let digest = match (&token.sha256, &token.env) {
-                (Some(digest), _) if digest.len() == 64 && digest.bytes().all(|b| b.is_ascii_hexdigit()) => digest.to_ascii_lowercase(),
+                (Some(digest), _) if digest.len() == 64 && digest.bytes().all(|b| b.is_ascii_hexdigit()) => {
+                    digest.to_ascii_lowercase()
+                }
                 (Some(_), _) => {
-                    return Err(StartError::Config(format!("auth.tokens[{index}].sha256 is not 64 hex digits; make it with: printf %s \"$TOKEN\" | sha256sum")));
+                    return Err(StartError::Config(format!(
+                        "auth.tokens[{index}].sha256 is not 64 hex digits; make it with: printf %s \"$TOKEN\" | sha256sum"
+                    )));
                 }
                 (None, Some(variable)) => digest_of_variable(variable)?,
-                (None, None) => return Err(StartError::Config(format!("auth.tokens[{index}] needs 'sha256' or 'env'"))),
+                (None, None) => {
+                    return Err(StartError::Config(format!("auth.tokens[{index}] needs 'sha256' or 'env'")));
+                }
             };
             let principal = Principal {
                 tenant: token.tenant.clone(),
@@ -101,7 +107,9 @@ fn anonymous(default_scenario: &ScenarioName) -> Result<Principal, StartError> {
 fn digest_of_variable(variable: &str) -> Result<String, StartError> {
     match std::env::var(variable) {
         Ok(token) if !token.trim().is_empty() => Ok(sha256_hex(token.as_bytes())),
-        _ => Err(StartError::Config(format!("the environment variable {variable}, named by auth.tokens, is empty; set it or remove the entry"))),
+        _ => Err(StartError::Config(format!(
+            "the environment variable {variable}, named by auth.tokens, is empty; set it or remove the entry"
+        ))),
     }
 }
 

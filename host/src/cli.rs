@@ -27,10 +27,14 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Serve a model, record its use, learn from it.
-    #[command(after_help = "Examples:\n  reef serve --recipe sao.wasm\n  reef serve -c config/reef.yaml --listen 127.0.0.1:9000\n  reef serve --print-config")]
+    #[command(
+        after_help = "Examples:\n  reef serve --recipe sao.wasm\n  reef serve -c config/reef.yaml --listen 127.0.0.1:9000\n  reef serve --print-config"
+    )]
     Serve(ServeArgs),
     /// Watch a model learn from its own traffic, on this machine, in minutes.
-    #[command(after_help = "Examples:\n  reef demo\n  reef demo --seed 2 --families easy\n  reef demo --json 2>/dev/null | tail -n 1")]
+    #[command(
+        after_help = "Examples:\n  reef demo\n  reef demo --seed 2 --families easy\n  reef demo --json 2>/dev/null | tail -n 1"
+    )]
     Demo(DemoArgs),
     /// Measure this machine: decode, prefill, training, swap, recipe call.
     #[command(after_help = "Example:\n  reef bench --json")]
@@ -249,9 +253,11 @@ async fn stop_signal() {
 }
 
 async fn run_demo(args: DemoArgs) -> Result<(), StartError> {
-    let families = demo::families::select(&args.families).map_err(|problem| StartError::Config(format!("--families: {problem}")))?;
+    let families = demo::families::select(&args.families)
+        .map_err(|problem| StartError::Config(format!("--families: {problem}")))?;
     let temporary = tempfile::tempdir().map_err(|error| StartError::Other(format!("no temporary folder: {error}")))?;
-    let mut config = Config { listen: SocketAddr::from(([127, 0, 0, 1], 0)), recipe: Some(args.recipe), ..Config::default() };
+    let mut config =
+        Config { listen: SocketAddr::from(([127, 0, 0, 1], 0)), recipe: Some(args.recipe), ..Config::default() };
     config.data = args.data.unwrap_or_else(|| temporary.path().to_path_buf());
     config.model = args.model.unwrap_or(config.model);
     config.telemetry.log = "error".to_owned();
@@ -304,7 +310,8 @@ async fn release(command: ReleaseCommand) -> Result<(), StartError> {
 
 async fn inspect(path: PathBuf) -> Result<(), StartError> {
     let config = Config::default();
-    let sandbox = reef_sandbox::Sandbox::new(config.sandbox.clone()).map_err(|error| StartError::Recipe(error.to_string()))?;
+    let sandbox =
+        reef_sandbox::Sandbox::new(config.sandbox.clone()).map_err(|error| StartError::Recipe(error.to_string()))?;
     let recipe = host::load_recipe(&sandbox, &path, &config).await?;
     show(&json!({ "label": recipe.label(), "digest": recipe.digest(), "manifest": recipe.manifest() }))
 }

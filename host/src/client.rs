@@ -20,8 +20,15 @@ pub struct Client {
 impl Client {
     /// A client of the server at `url`.
     pub fn new(url: &str) -> Result<Self, StartError> {
-        let http = reqwest::Client::builder().timeout(ANSWER_MAX).build().map_err(|error| StartError::Other(error.to_string()))?;
-        Ok(Self { http, url: url.trim_end_matches('/').to_owned(), token: std::env::var("REEF_TOKEN").ok().filter(|token| !token.is_empty()) })
+        let http = reqwest::Client::builder()
+            .timeout(ANSWER_MAX)
+            .build()
+            .map_err(|error| StartError::Other(error.to_string()))?;
+        Ok(Self {
+            http,
+            url: url.trim_end_matches('/').to_owned(),
+            token: std::env::var("REEF_TOKEN").ok().filter(|token| !token.is_empty()),
+        })
     }
 
     /// `GET path`
@@ -38,7 +45,12 @@ impl Client {
         if let Some(token) = &self.token {
             request = request.bearer_auth(token);
         }
-        let unreachable = |error: reqwest::Error| StartError::Other(format!("the server at {} does not answer: {error}; start it with 'reef serve' or give --url", self.url));
+        let unreachable = |error: reqwest::Error| {
+            StartError::Other(format!(
+                "the server at {} does not answer: {error}; start it with 'reef serve' or give --url",
+                self.url
+            ))
+        };
         let response = request.send().await.map_err(unreachable)?;
         let status = response.status();
         let body: Value = response.json().await.map_err(unreachable)?;

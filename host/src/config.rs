@@ -250,8 +250,11 @@ impl Config {
     /// Reads a file over the defaults. Paths in it are relative to the working folder.
     pub fn read(path: &Path) -> Result<(Self, Value), StartError> {
         let shown = path.display();
-        let text = std::fs::read_to_string(path)
-            .map_err(|e| StartError::Config(format!("the configuration file {shown} cannot be read: {e}; check the path given with --config")))?;
+        let text = std::fs::read_to_string(path).map_err(|e| {
+            StartError::Config(format!(
+                "the configuration file {shown} cannot be read: {e}; check the path given with --config"
+            ))
+        })?;
         let value: Value = serde_yaml_ng::from_str(&text)
             .map_err(|e| StartError::Config(format!("the configuration file {shown} is not YAML: {e}")))?;
         let config = Self::from_value(&value).map_err(|problem| StartError::Config(format!("{shown}: {problem}")))?;
@@ -264,7 +267,8 @@ impl Config {
         }
         let known = serde_yaml_ng::to_value(Self::default()).map_err(|e| e.to_string())?;
         refuse_unknown_keys(value, &known, "")?;
-        let config: Self = serde_path_to_error::deserialize(value.clone()).map_err(|e| format!("the key '{}' is not valid: {}", e.path(), e.inner()))?;
+        let config: Self = serde_path_to_error::deserialize(value.clone())
+            .map_err(|e| format!("the key '{}' is not valid: {}", e.path(), e.inner()))?;
         config.check()?;
         Ok(config)
     }
@@ -274,7 +278,11 @@ impl Config {
         if !(self.training.share > 0.0 && self.training.share <= 1.0) {
             return Err(format!("training.share is {}; use a number over 0 and up to 1", self.training.share));
         }
-        for (key, value) in [("engine.batch_max", self.engine.batch_max), ("engine.context_max", self.engine.context_max), ("http.body_bytes_max", self.http.body_bytes_max)] {
+        for (key, value) in [
+            ("engine.batch_max", self.engine.batch_max),
+            ("engine.context_max", self.engine.context_max),
+            ("http.body_bytes_max", self.http.body_bytes_max),
+        ] {
             if value == 0 {
                 return Err(format!("{key} is 0; use a number of at least 1"));
             }

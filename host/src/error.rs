@@ -14,7 +14,9 @@ pub enum StartError {
     #[error("model: {0}")]
     Model(#[from] reef_engine::EngineError),
     /// Exit code 4.
-    #[error("address {address} cannot be served: {reason}; choose another with --listen or stop the program that holds it")]
+    #[error(
+        "address {address} cannot be served: {reason}; choose another with --listen or stop the program that holds it"
+    )]
     Address {
         /// The address.
         address: SocketAddr,

@@ -69,7 +69,9 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
             config.listen
         )));
     }
-    let listener = TcpListener::bind(config.listen).await.map_err(|reason| StartError::Address { address: config.listen, reason })?;
+    let listener = TcpListener::bind(config.listen)
+        .await
+        .map_err(|reason| StartError::Address { address: config.listen, reason })?;
     let address = listener.local_addr().map_err(|reason| StartError::Address { address: config.listen, reason })?;
     if auth.is_open() {
         tracing::warn!(%address, "no token is configured: every local program may use this server");
@@ -77,7 +79,11 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
     let built = build(&config, auth).await?;
     let (stop, stopped) = oneshot::channel();
     let learners = tokio::spawn(run_learners(built.workshop, built.opened, config.training.pool_max));
-    built.scenarios.open_all().await.map_err(|error| StartError::Other(format!("a scenario cannot be opened: {error}")))?;
+    built
+        .scenarios
+        .open_all()
+        .await
+        .map_err(|error| StartError::Other(format!("a scenario cannot be opened: {error}")))?;
     let store = built.store;
     let served = tokio::spawn(async move {
         let shutdown = async move { drop(stopped.await) };
@@ -100,7 +106,12 @@ struct Built {
 }
 
 async fn build(config: &Config, auth: Arc<Auth>) -> Result<Built, StartError> {
-    std::fs::create_dir_all(&config.data).map_err(|e| StartError::Config(format!("the data folder {} cannot be made: {e}; choose another with --data", config.data.display())))?;
+    std::fs::create_dir_all(&config.data).map_err(|e| {
+        StartError::Config(format!(
+            "the data folder {} cannot be made: {e}; choose another with --data",
+            config.data.display()
+        ))
+    })?;
     let prometheus = prometheus()?;
     let store = Store::open(&config.data.join("reef.db")).await?;
     let repo_path = config.data.join("releases.git");
@@ -114,7 +125,13 @@ async fn build(config: &Config, auth: Arc<Auth>) -> Result<Built, StartError> {
     };
     let weights = WeightsCache::new(repo.clone(), engine.clone(), config.engine.adapters_retained_max);
     let (opened_sender, opened) = mpsc::channel(OPENED_QUEUE_MAX);
-    let scenarios = Arc::new(Scenarios::new((store.clone(), repo), weights, engine.info().sha256.clone(), defaults(config), opened_sender));
+    let scenarios = Arc::new(Scenarios::new(
+        (store.clone(), repo),
+        weights,
+        engine.info().sha256.clone(),
+        defaults(config),
+        opened_sender,
+    ));
     let workshop = recipe.as_ref().map(|recipe| workshop(config, &store, &scenarios, &engine, recipe)).transpose()?;
     let receipts = Receipts::default();
     let parts = Parts {
@@ -154,7 +171,7 @@ fn engine_config(config: &Config) -> EngineConfig {
         batch_max: config.engine.batch_max,
         context_max: config.engine.context_max,
         queue_max: config.engine.queue_max,
-        lora: config.engine.lora.clone(),
+        lora: config.engine.lora,
     }
 }
 
@@ -172,16 +189,26 @@ fn defaults(config: &Config) -> ScenarioSettings {
     }
 }
 
-fn workshop(config: &Config, store: &Store, scenarios: &Arc<Scenarios>, engine: &Engine, recipe: &Recipe) -> Result<Workshop, StartError> {
+fn workshop(
+    config: &Config,
+    store: &Store,
+    scenarios: &Arc<Scenarios>,
+    engine: &Engine,
+    recipe: &Recipe,
+) -> Result<Workshop, StartError> {
     let recipe_config: serde_json::Map<String, serde_json::Value> = config.recipes.config.clone().into_iter().collect();
-    recipe.manifest().check_config(&recipe_config).map_err(|problem| StartError::Config(format!("recipes.config: {problem}")))?;
+    recipe
+        .manifest()
+        .check_config(&recipe_config)
+        .map_err(|problem| StartError::Config(format!("recipes.config: {problem}")))?;
     Ok(Workshop {
         store: store.clone(),
         scenarios: Arc::clone(scenarios),
         engine: engine.clone(),
         recipe: recipe.clone(),
-        trainer: TrainerThread::start().map_err(|error| StartError::Other(format!("the trainer thread cannot start: {error}")))?,
-        lora: config.engine.lora.clone(),
+        trainer: TrainerThread::start()
+            .map_err(|error| StartError::Other(format!("the trainer thread cannot start: {error}")))?,
+        lora: config.engine.lora,
         share: config.training.share,
         step_max: Duration::from_secs(config.training.step_seconds_max),
         recipe_config,
@@ -192,7 +219,9 @@ fn workshop(config: &Config, store: &Store, scenarios: &Arc<Scenarios>, engine: 
 /// Reads and loads a component; also `reef recipe inspect`.
 pub async fn load_recipe(sandbox: &Sandbox, path: &Path, config: &Config) -> Result<Recipe, StartError> {
     let shown = path.display();
-    let bytes = tokio::fs::read(path).await.map_err(|error| StartError::Recipe(format!("the component {shown} cannot be read: {error}; build one with 'make recipes'")))?;
+    let bytes = tokio::fs::read(path).await.map_err(|error| {
+        StartError::Recipe(format!("the component {shown} cannot be read: {error}; build one with 'make recipes'"))
+    })?;
     let grants = config.recipes.grants.clone().unwrap_or_else(Grants::all);
     sandbox.load(bytes, &grants).await.map_err(|error| StartError::Recipe(format!("{shown}: {error}")))
 }
@@ -225,6 +254,9 @@ fn prometheus() -> Result<PrometheusHandle, StartError> {
     match PrometheusBuilder::new().install_recorder() {
         Ok(handle) => Ok(HANDLE.get_or_init(|| handle).clone()),
         // Another server of this process was faster.
-        Err(error) => HANDLE.get().cloned().ok_or_else(|| StartError::Other(format!("the metrics recorder cannot be installed: {error}"))),
+        Err(error) => HANDLE
+            .get()
+            .cloned()
+            .ok_or_else(|| StartError::Other(format!("the metrics recorder cannot be installed: {error}"))),
     }
 }

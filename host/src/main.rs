@@ -14,7 +14,8 @@ fn main() -> ExitCode {
     if std::env::var_os(WAIT_POLICY.0).is_none() {
         // The library reads the variable while it is loaded, before `main`, so the process starts over once.
         if let Ok(program) = std::env::current_exe() {
-            let error = Command::new(program).args(std::env::args_os().skip(1)).env(WAIT_POLICY.0, WAIT_POLICY.1).exec();
+            let error =
+                Command::new(program).args(std::env::args_os().skip(1)).env(WAIT_POLICY.0, WAIT_POLICY.1).exec();
             eprintln!("reef: goes on without {}={}: {error}", WAIT_POLICY.0, WAIT_POLICY.1);
         }
     }

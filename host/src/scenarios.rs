@@ -155,7 +155,16 @@ impl Scenarios {
         opened: tokio::sync::mpsc::Sender<Arc<Scenario>>,
     ) -> Self {
         let (store, repo) = stores;
-        Self { store, repo, weights, base_model, defaults, open: AsyncRwLock::default(), creating: tokio::sync::Mutex::default(), opened }
+        Self {
+            store,
+            repo,
+            weights,
+            base_model,
+            defaults,
+            open: AsyncRwLock::default(),
+            creating: tokio::sync::Mutex::default(),
+            opened,
+        }
     }
 
     /// Settings of a scenario that sets none.
@@ -193,7 +202,11 @@ impl Scenarios {
     }
 
     /// Creates a scenario, or returns the existing one with `false`.
-    pub async fn create(&self, key: ScenarioKey, settings: Option<ScenarioSettings>) -> Result<(Arc<Scenario>, bool), ScenarioError> {
+    pub async fn create(
+        &self,
+        key: ScenarioKey,
+        settings: Option<ScenarioSettings>,
+    ) -> Result<(Arc<Scenario>, bool), ScenarioError> {
         if let Ok(existing) = self.get(&key.0, &key.1).await {
             return Ok((existing, false));
         }
@@ -208,7 +221,11 @@ impl Scenarios {
         Ok((scenario, true))
     }
 
-    async fn open_existing(&self, key: ScenarioKey, settings: ScenarioSettings) -> Result<Arc<Scenario>, ScenarioError> {
+    async fn open_existing(
+        &self,
+        key: ScenarioKey,
+        settings: ScenarioSettings,
+    ) -> Result<Arc<Scenario>, ScenarioError> {
         let head = match self.store.head(&key.0, &key.1).await? {
             Some(head) => head,
             None => self.mint_base(&key).await?,
@@ -253,7 +270,9 @@ impl Scenarios {
     /// Writes a release without moving any head.
     pub async fn write(&self, manifest: ReleaseManifest, files: Vec<ReleaseFile>) -> Result<Release, ScenarioError> {
         let repo = self.repo.clone();
-        Ok(tokio::task::spawn_blocking(move || repo.write(&manifest, &files)).await.map_err(|_| ScenarioError::Interrupted)??)
+        Ok(tokio::task::spawn_blocking(move || repo.write(&manifest, &files))
+            .await
+            .map_err(|_| ScenarioError::Interrupted)??)
     }
 
     /// Payload files of a release, as path and bytes.
@@ -281,10 +300,16 @@ impl Scenarios {
     }
 
     /// Mints a release with the files of an earlier or held one and serves it.
-    pub async fn mint_copy(&self, scenario: &Scenario, of: &ReleaseId, origin: ReleaseOrigin) -> Result<Release, ScenarioError> {
+    pub async fn mint_copy(
+        &self,
+        scenario: &Scenario,
+        of: &ReleaseId,
+        origin: ReleaseOrigin,
+    ) -> Result<Release, ScenarioError> {
         let _minting = scenario.minting.lock().await;
         let (tenant, name) = &scenario.key;
-        let source = self.store.release(tenant, name, of).await?.ok_or_else(|| ScenarioError::UnknownRelease(of.clone()))?;
+        let source =
+            self.store.release(tenant, name, of).await?.ok_or_else(|| ScenarioError::UnknownRelease(of.clone()))?;
         let head = scenario.served().release.clone();
         let files = self.files(of).await?.into_iter().map(|(path, bytes)| ReleaseFile { path, bytes }).collect();
         let manifest = ReleaseManifest {
@@ -316,4 +341,3 @@ impl Scenarios {
         Ok(Served::new(release, weights, None))
     }
 }
-

@@ -25,8 +25,9 @@ pub struct Telemetry {
 impl Telemetry {
     /// Installs the subscriber of the process. A second call in one process keeps the first.
     pub fn install(section: &TelemetrySection) -> Result<Self, StartError> {
-        let filter = EnvFilter::try_new(&section.log)
-            .map_err(|e| StartError::Config(format!("telemetry.log '{}' is not a log filter: {e}; try 'info'", section.log)))?;
+        let filter = EnvFilter::try_new(&section.log).map_err(|e| {
+            StartError::Config(format!("telemetry.log '{}' is not a log filter: {e}; try 'info'", section.log))
+        })?;
         let lines = match section.log_format {
             LogFormat::Text => tracing_subscriber::fmt::layer().with_writer(std::io::stderr).boxed(),
             LogFormat::Json => tracing_subscriber::fmt::layer().json().with_writer(std::io::stderr).boxed(),
@@ -34,7 +35,9 @@ impl Telemetry {
         let provider = section.otlp_endpoint.as_deref().map(exporter).transpose()?;
         // Spans reach the exporter whatever the log filter hides from the lines.
         let spans = provider.as_ref().map(|provider| {
-            tracing_opentelemetry::layer().with_tracer(provider.tracer("reef")).with_filter(EnvFilter::new("warn,reef=debug,reef_engine=debug,reef_sandbox=debug"))
+            tracing_opentelemetry::layer()
+                .with_tracer(provider.tracer("reef"))
+                .with_filter(EnvFilter::new("warn,reef=debug,reef_engine=debug,reef_sandbox=debug"))
         });
         let installed = tracing_subscriber::registry().with(spans).with(lines.with_filter(filter)).try_init();
         if installed.is_err() {
@@ -60,7 +63,10 @@ fn exporter(endpoint: &str) -> Result<SdkTracerProvider, StartError> {
         .with_headers(std::collections::HashMap::new())
         .build()
         .map_err(|e| StartError::Config(format!("telemetry.otlp_endpoint '{endpoint}' cannot be used: {e}")))?;
-    let resource = Resource::builder().with_service_name("reef").with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION"))).build();
+    let resource = Resource::builder()
+        .with_service_name("reef")
+        .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")))
+        .build();
     Ok(SdkTracerProvider::builder().with_batch_exporter(exporter).with_resource(resource).build())
 }
 
@@ -68,9 +74,9 @@ fn exporter(endpoint: &str) -> Result<SdkTracerProvider, StartError> {
 pub fn traceparent(span: &Span) -> Option<String> {
     let context = span.context();
     let span_context = context.span().span_context().clone();
-    span_context
-        .is_valid()
-        .then(|| format!("00-{}-{}-{:02x}", span_context.trace_id(), span_context.span_id(), span_context.trace_flags().to_u8()))
+    span_context.is_valid().then(|| {
+        format!("00-{}-{}-{:02x}", span_context.trace_id(), span_context.span_id(), span_context.trace_flags().to_u8())
+    })
 }
 
 /// Makes `span` a child of the given `traceparent`; a malformed one is ignored.
@@ -95,7 +101,13 @@ fn parse(text: &str) -> Option<SpanContext> {
         return None;
     }
     let flags = u8::from_str_radix(flags, 16).ok()?;
-    let context = SpanContext::new(TraceId::from_hex(trace).ok()?, SpanId::from_hex(span).ok()?, TraceFlags::new(flags), true, TraceState::default());
+    let context = SpanContext::new(
+        TraceId::from_hex(trace).ok()?,
+        SpanId::from_hex(span).ok()?,
+        TraceFlags::new(flags),
+        true,
+        TraceState::default(),
+    );
     context.is_valid().then_some(context)
 }
 

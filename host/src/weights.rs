@@ -58,7 +58,9 @@ impl WeightsCache {
             return Ok(found);
         }
         let (repo, engine, id) = (self.repo.clone(), self.engine.clone(), release.clone());
-        let loaded = tokio::task::spawn_blocking(move || read(&repo, &engine, &id)).await.map_err(|_| WeightsError::Interrupted(release.clone()))??;
+        let loaded = tokio::task::spawn_blocking(move || read(&repo, &engine, &id))
+            .await
+            .map_err(|_| WeightsError::Interrupted(release.clone()))??;
         self.keep(release.clone(), loaded.clone());
         Ok(loaded)
     }
@@ -86,6 +88,8 @@ fn read(repo: &ReleaseRepo, engine: &Engine, release: &ReleaseId) -> Result<Weig
     if !files.iter().any(|(path, _)| path == ADAPTER_FILE) {
         return Ok(Weights::Base);
     }
-    let adapter = engine.adapter_from_files(&files).map_err(|source| WeightsError::Adapter { release: release.clone(), source })?;
+    let adapter = engine
+        .adapter_from_files(&files)
+        .map_err(|source| WeightsError::Adapter { release: release.clone(), source })?;
     Ok(Weights::Adapter(adapter))
 }

@@ -24,7 +24,10 @@ async fn the_published_reef_client_works_unchanged() {
     let seen = run("reef_client_session.py", &caller).await;
     let stored = caller.get(&caller.path(&format!("/records/{}", seen["receipt"].as_str().unwrap()))).await.ok();
     assert_eq!(stored.body["request_type"], "inference");
-    assert_eq!(seen["report"], json!({ "agent_record_id": seen["report"]["agent_record_id"], "scenario": caller.scenario, "request_type": "report" }));
+    assert_eq!(
+        seen["report"],
+        json!({ "agent_record_id": seen["report"]["agent_record_id"], "scenario": caller.scenario, "request_type": "report" })
+    );
     assert_eq!(seen["unknown_status"], 404);
     assert_eq!(caller.status().await["reports"], 1);
 }

@@ -53,7 +53,9 @@ async fn every_acknowledged_receipt_survives_kill_nine() {
         let caller = server.caller("durable");
         let asks = (0..6).map(|n| {
             let caller = caller.clone();
-            async move { caller.chat(&format!("Round {round}, number {n}"), json!({ "max_tokens": 2 })).await.ok().receipt() }
+            async move {
+                caller.chat(&format!("Round {round}, number {n}"), json!({ "max_tokens": 2 })).await.ok().receipt()
+            }
         });
         receipts.extend(futures::future::join_all(asks).await);
         server.kill();

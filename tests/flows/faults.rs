@@ -14,9 +14,17 @@ async fn every_fault_is_visible_and_serving_goes_on() {
         config.sandbox.fuel_propose = u64::MAX / 4;
     })
     .await;
-    for (fault, place, told) in [("spin", "propose", "out of time"), ("hog", "propose", "out of memory"), ("trap", "select", "trap"), ("lie", "select", "invalid output"), ("nan", "evaluate", "invalid output")] {
+    for (fault, place, told) in [
+        ("spin", "propose", "out of time"),
+        ("hog", "propose", "out of memory"),
+        ("trap", "select", "trap"),
+        ("lie", "select", "invalid output"),
+        ("nan", "evaluate", "invalid output"),
+    ] {
         let caller = host.caller(&format!("{fault}-{place}"));
-        caller.create(json!({ "recipe_config": { "fault": fault, "where": place }, "gate": { "kind": "always" } })).await;
+        caller
+            .create(json!({ "recipe_config": { "fault": fault, "where": place }, "gate": { "kind": "always" } }))
+            .await;
         feed(&caller, 2).await;
         let status = poll("the fault", || async {
             let row = caller.status().await;

@@ -57,7 +57,10 @@ async fn feedback_becomes_a_release_that_serves_survives_a_restart_and_can_be_ro
     let step = ended(&caller, 1).await.remove(0);
     assert_eq!(step["kind"], "released", "{step}");
     assert_eq!(step["metrics"]["policy/first_step_kl"], 0.0, "{step}");
-    assert!(step["metrics"]["train_rollout_logprob_abs_diff"].as_f64().unwrap() < 1e-3, "trainer and engine agree: {step}");
+    assert!(
+        step["metrics"]["train_rollout_logprob_abs_diff"].as_f64().unwrap() < 1e-3,
+        "trainer and engine agree: {step}"
+    );
     assert!(step["calls"].as_array().unwrap().iter().all(|call| call["fuel"].as_u64().unwrap() > 0));
     assert_eq!(step["batch"].as_array().unwrap().len(), receipts.len());
     let releases = caller.releases().await;
@@ -82,7 +85,13 @@ async fn feedback_becomes_a_release_that_serves_survives_a_restart_and_can_be_ro
     assert_ne!(rolled["release_id"], base["release_id"], "history is never rewritten");
     assert_eq!(rolled["sequence"], 2);
     assert_eq!(greedy(&caller, "Tell me a fact.").await, before);
-    let pinned = caller.chat("Tell me a fact.", json!({ "model": step["release"], "temperature": 0, "max_tokens": 16, "logprobs": true })).await.ok();
+    let pinned = caller
+        .chat(
+            "Tell me a fact.",
+            json!({ "model": step["release"], "temperature": 0, "max_tokens": 16, "logprobs": true }),
+        )
+        .await
+        .ok();
     assert_eq!(pinned.body["choices"][0]["logprobs"].to_string(), learned, "a pinned release answers as it did");
     host.stop().await;
 }
@@ -97,7 +106,20 @@ fn clone_holds_the_adapter(host: &TestHost, head: &Value) {
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
     let at = copy.to_str().unwrap();
-    git(&["-c", "filter.lfs.smudge=git-lfs smudge -- %f", "-c", "filter.lfs.process=git-lfs filter-process", "-c", "filter.lfs.required=true", "clone", "-q", "-b", "default/learner", &remote, at]);
+    git(&[
+        "-c",
+        "filter.lfs.smudge=git-lfs smudge -- %f",
+        "-c",
+        "filter.lfs.process=git-lfs filter-process",
+        "-c",
+        "filter.lfs.required=true",
+        "clone",
+        "-q",
+        "-b",
+        "default/learner",
+        &remote,
+        at,
+    ]);
     assert_eq!(git(&["-C", at, "rev-parse", "HEAD"]).trim(), head["release_id"].as_str().unwrap());
     let bytes = std::fs::read(copy.join("adapter_model.safetensors")).expect("the adapter is in the clone");
     assert!(bytes.len() > 1_000_000, "the weights, not a pointer: {} bytes", bytes.len());
@@ -128,7 +150,8 @@ async fn a_held_out_prompt_never_meets_the_trainer() {
     let host = host().await;
     let caller = host.caller("careful");
     caller.create(json!({ "recipe_config": quick() })).await;
-    let task = json!({ "messages": [{ "role": "user", "content": "The secret task." }], "answer": "x", "grader": "exact" });
+    let task =
+        json!({ "messages": [{ "role": "user", "content": "The secret task." }], "answer": "x", "grader": "exact" });
     caller.send(caller.request(Method::PUT, &caller.path("/held-out")).json(&json!({ "tasks": [task] }))).await.ok();
     let receipt = caller.chat("The secret task.", json!({ "temperature": 1 })).await.ok().receipt();
     caller.report(&receipt, 1.0).await.ok();

@@ -18,7 +18,8 @@ async fn swap_during_stream_finishes_on_old_release() {
         chunks.next().await.unwrap().unwrap();
         running.push((receipt, chunks));
     }
-    let new = caller.post(&caller.path("/rollback"), json!({ "release_id": old })).await.ok().body["release_id"].clone();
+    let new =
+        caller.post(&caller.path("/rollback"), json!({ "release_id": old })).await.ok().body["release_id"].clone();
     assert_eq!(json!(caller.chat("hi", json!({})).await.ok().release()), new);
     for (receipt, mut chunks) in running {
         let mut text = String::new();

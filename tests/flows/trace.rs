@@ -36,8 +36,12 @@ async fn one_trace_links_request_record_report_step_release_and_first_answer() {
     let (endpoint, seen) = collector().await;
     let data = tempfile::tempdir().unwrap();
     let config = data.path().join("reef.yaml");
-    std::fs::write(&config, format!("listen: 127.0.0.1:0\ntelemetry:\n  otlp_endpoint: {endpoint}\n  log: error\n")).unwrap();
-    let server = ServerProcess::start(&data.path().join("data"), &["--recipe", sao().to_str().unwrap(), "--config", config.to_str().unwrap()]);
+    std::fs::write(&config, format!("listen: 127.0.0.1:0\ntelemetry:\n  otlp_endpoint: {endpoint}\n  log: error\n"))
+        .unwrap();
+    let server = ServerProcess::start(
+        &data.path().join("data"),
+        &["--recipe", sao().to_str().unwrap(), "--config", config.to_str().unwrap()],
+    );
     let caller = server.caller("traced");
     caller.create(json!({ "recipe_config": quick(), "gate": { "kind": "always" } })).await;
     feed(&caller, 4).await;
@@ -48,7 +52,8 @@ async fn one_trace_links_request_record_report_step_release_and_first_answer() {
         async move {
             let spans = seen.lock().unwrap();
             let step = spans.iter().find(|(_, name)| name == "step").map(|(trace, _)| trace.clone());
-            let names: Vec<String> = spans.iter().filter(|(trace, _)| Some(trace) == step.as_ref()).map(|(_, name)| name.clone()).collect();
+            let names: Vec<String> =
+                spans.iter().filter(|(trace, _)| Some(trace) == step.as_ref()).map(|(_, name)| name.clone()).collect();
             if names.iter().any(|name| name == "release.first_answer") { Ok(names) } else { Err(format!("{spans:?}")) }
         }
     })

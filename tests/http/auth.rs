@@ -22,7 +22,8 @@ fn token(secret: &str, tenant: &str, scopes: &[Scope]) -> TokenEntry {
 async fn tenants_never_see_each_other_and_scopes_are_kept() {
     let all = [Scope::Infer, Scope::Report, Scope::Read, Scope::Admin];
     let host = TestHost::start(|config| {
-        config.auth.tokens = vec![token("a", "acme", &all), token("b", "beta", &all), token("r", "acme", &[Scope::Report])];
+        config.auth.tokens =
+            vec![token("a", "acme", &all), token("b", "beta", &all), token("r", "acme", &[Scope::Report])];
     })
     .await;
     let acme = host.caller("shared-name").with_token("a");

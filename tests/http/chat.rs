@@ -24,13 +24,17 @@ async fn an_answer_carries_its_receipt_release_usage_and_overhead() {
     assert_eq!(answer.release().len(), 40);
     assert!(answer.header("x-reef-overhead-ms").parse::<f64>().is_ok());
     let usage = &answer.body["usage"];
-    assert_eq!(usage["total_tokens"].as_u64(), Some(usage["prompt_tokens"].as_u64().unwrap() + usage["completion_tokens"].as_u64().unwrap()));
+    assert_eq!(
+        usage["total_tokens"].as_u64(),
+        Some(usage["prompt_tokens"].as_u64().unwrap() + usage["completion_tokens"].as_u64().unwrap())
+    );
 }
 
 #[tokio::test]
 async fn the_record_is_durable_when_the_answer_arrives() {
     let caller = shared();
-    let answer = caller.chat("Say hello.", json!({ "temperature": 0.7, "seed": 5, "return_token_ids": true })).await.ok();
+    let answer =
+        caller.chat("Say hello.", json!({ "temperature": 0.7, "seed": 5, "return_token_ids": true })).await.ok();
     let stored = caller.get(&caller.path(&format!("/records/{}", answer.receipt()))).await.ok().body;
     let tokens = &stored["record"]["tokens"];
     assert_eq!(tokens["output"], answer.body["choices"][0]["token_ids"]);
@@ -52,7 +56,8 @@ async fn the_same_seed_gives_the_same_answer() {
 #[tokio::test]
 async fn logprobs_are_natural_logs_with_alternatives() {
     let caller = shared();
-    let answer = caller.chat("Say hello.", json!({ "temperature": GREEDY, "logprobs": true, "top_logprobs": 3 })).await.ok();
+    let answer =
+        caller.chat("Say hello.", json!({ "temperature": GREEDY, "logprobs": true, "top_logprobs": 3 })).await.ok();
     let content = answer.body["choices"][0]["logprobs"]["content"].as_array().unwrap().clone();
     assert_eq!(content.len() as u64, answer.body["usage"]["completion_tokens"].as_u64().unwrap());
     for token in content {
@@ -88,7 +93,12 @@ async fn a_prompt_beyond_the_context_is_told_in_the_shape_clients_detect() {
 #[tokio::test]
 async fn what_is_not_supported_is_refused_by_name() {
     let caller = shared();
-    for (field, value) in [("n", json!(2)), ("tools", json!([{ "type": "function" }])), ("max_tokens", json!(0)), ("temprature", json!(1))] {
+    for (field, value) in [
+        ("n", json!(2)),
+        ("tools", json!([{ "type": "function" }])),
+        ("max_tokens", json!(0)),
+        ("temprature", json!(1)),
+    ] {
         let answer = refused(&caller, json!({ field: value })).await;
         assert_eq!(answer.body["error"]["param"], field, "{}", answer.body);
     }
@@ -143,7 +153,8 @@ async fn tags_and_sessions_are_stored_and_bad_headers_are_named() {
     let caller = shared();
     let body = json!({ "model": MODEL, "messages": [{ "role": "user", "content": "hi" }], "max_tokens": 2 });
     let request = || caller.request(reqwest::Method::POST, "/v1/chat/completions").json(&body);
-    let answer = caller.send(request().header("x-reef-tag-client", "test").header("x-claude-code-session-id", "s1")).await.ok();
+    let answer =
+        caller.send(request().header("x-reef-tag-client", "test").header("x-claude-code-session-id", "s1")).await.ok();
     let stored = caller.get(&caller.path(&format!("/records/{}", answer.receipt()))).await.ok().body;
     assert_eq!(stored["record"]["tags"]["client"], "test");
     assert_eq!(stored["record"]["session"], "s1");

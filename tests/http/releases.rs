@@ -22,10 +22,14 @@ async fn the_release_of_an_answer_can_be_sent_back() {
     let release = caller.chat("hi", json!({})).await.ok().release();
     let body = json!({ "model": MODEL, "messages": [{ "role": "user", "content": "hi" }], "max_tokens": 2 });
     for header in ["x-reef-release-id", "x-reef-artifact-version"] {
-        let request = caller.request(reqwest::Method::POST, "/v1/chat/completions").header(header, &release).json(&body);
+        let request =
+            caller.request(reqwest::Method::POST, "/v1/chat/completions").header(header, &release).json(&body);
         assert_eq!(caller.send(request).await.ok().release(), release);
     }
-    let request = caller.request(reqwest::Method::POST, "/v1/chat/completions").header("x-reef-release-id", "1".repeat(40)).json(&body);
+    let request = caller
+        .request(reqwest::Method::POST, "/v1/chat/completions")
+        .header("x-reef-release-id", "1".repeat(40))
+        .json(&body);
     assert_eq!(caller.send(request).await.status, StatusCode::NOT_FOUND);
 }
 

@@ -12,7 +12,13 @@ async fn creating_twice_is_201_then_200() {
     assert_eq!(caller.post("/reef/scenarios", body.clone()).await.status, StatusCode::CREATED);
     assert_eq!(caller.post("/reef/scenarios", body).await.status, StatusCode::OK);
     let listed = caller.get("/reef/scenarios").await.ok().body;
-    let mine = listed["scenarios"].as_array().unwrap().iter().find(|s| s["scenario"] == json!(caller.scenario)).unwrap().clone();
+    let mine = listed["scenarios"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|s| s["scenario"] == json!(caller.scenario))
+        .unwrap()
+        .clone();
     assert_eq!(mine["settings"]["max_staleness"], 2);
     assert_eq!(mine["head"]["sequence"], 0);
 }
@@ -22,7 +28,10 @@ async fn settings_change_and_survive_a_restart() {
     let host = TestHost::start(|_| {}).await;
     let caller = host.caller("kept");
     caller.create(json!({})).await;
-    let changed = caller.post(&caller.path("/update"), json!({ "training_mode": "manual", "gate": { "kind": "always" } })).await.ok();
+    let changed = caller
+        .post(&caller.path("/update"), json!({ "training_mode": "manual", "gate": { "kind": "always" } }))
+        .await
+        .ok();
     assert_eq!(changed.body["settings"]["training_mode"], "manual");
     let wrong = caller.post(&caller.path("/update"), json!({ "trainig_mode": "auto" })).await;
     assert_eq!(wrong.status, StatusCode::BAD_REQUEST);
@@ -37,7 +46,8 @@ async fn settings_change_and_survive_a_restart() {
 async fn many_first_requests_make_one_scenario() {
     let caller = shared();
     let answers = futures::future::join_all((0..8).map(|_| caller.chat("hi", json!({ "max_tokens": 1 })))).await;
-    let releases: std::collections::BTreeSet<String> = answers.into_iter().map(|answer| answer.ok().release()).collect();
+    let releases: std::collections::BTreeSet<String> =
+        answers.into_iter().map(|answer| answer.ok().release()).collect();
     assert_eq!(releases.len(), 1);
     assert_eq!(caller.releases().await.len(), 1);
 }
@@ -51,7 +61,8 @@ async fn records_are_paged_in_order() {
     }
     let page = caller.get(&caller.path("/records?limit=4")).await.ok().body;
     assert_eq!(page["records"].as_array().unwrap().len(), 4);
-    let rest = caller.get(&caller.path(&format!("/records?after_sequence={}", page["next_after_sequence"]))).await.ok().body;
+    let rest =
+        caller.get(&caller.path(&format!("/records?after_sequence={}", page["next_after_sequence"]))).await.ok().body;
     assert_eq!(rest["records"].as_array().unwrap().len(), 2);
     let reports = caller.get(&caller.path("/records?request_type=report")).await.ok().body;
     assert!(reports["records"].as_array().unwrap().iter().all(|row| row["request_type"] == "report"));
@@ -65,7 +76,10 @@ async fn held_out_tasks_are_checked() {
     let put = |body| caller.send(caller.request(Method::PUT, &caller.path("/held-out")).json(&body));
     let task = json!({ "messages": [{ "role": "user", "content": "x" }], "answer": "y", "grader": "exact" });
     assert_eq!(put(json!({ "tasks": [task] })).await.ok().body["held_out"], 1);
-    assert_eq!(put(json!({ "tasks": [{ "messages": [], "answer": "y", "grader": "exact" }] })).await.status, StatusCode::BAD_REQUEST);
+    assert_eq!(
+        put(json!({ "tasks": [{ "messages": [], "answer": "y", "grader": "exact" }] })).await.status,
+        StatusCode::BAD_REQUEST
+    );
     assert_eq!(put(json!({ "tasks": [{ "answer": "y" }] })).await.status, StatusCode::BAD_REQUEST);
 }
 

@@ -55,7 +55,8 @@ impl Caller {
     }
 
     pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
-        let request = self.http.request(method, format!("{}{path}", self.url)).header("x-reef-scenario", &self.scenario);
+        let request =
+            self.http.request(method, format!("{}{path}", self.url)).header("x-reef-scenario", &self.scenario);
         match &self.token {
             Some(token) => request.bearer_auth(token),
             None => request,
@@ -97,7 +98,8 @@ impl Caller {
     pub async fn stream(&self, text: &str, extra: Value) -> (HeaderMap, String) {
         let mut body = chat_body(text, extra);
         body["stream"] = json!(true);
-        let response = self.request(Method::POST, "/v1/chat/completions").json(&body).send().await.expect("the server answers");
+        let response =
+            self.request(Method::POST, "/v1/chat/completions").json(&body).send().await.expect("the server answers");
         assert!(response.status().is_success(), "{}", response.status());
         (response.headers().clone(), response.text().await.expect("a stream"))
     }

@@ -29,7 +29,11 @@ pub fn model() -> PathBuf {
 /// A component that `make test` builds.
 pub fn component(name: &str) -> PathBuf {
     let path = target().join("wasm32-wasip2/recipe").join(name);
-    assert!(path.exists(), "{} is missing; run 'make recipes' and build the guests as 'make test' does", path.display());
+    assert!(
+        path.exists(),
+        "{} is missing; run 'make recipes' and build the guests as 'make test' does",
+        path.display()
+    );
     path
 }
 
@@ -59,7 +63,8 @@ pub fn reef() -> Command {
 
 /// A configuration with a free port and its own folder.
 pub fn config(data: &Path) -> Config {
-    let mut config = Config { listen: ([127, 0, 0, 1], 0).into(), data: data.to_path_buf(), model: model(), ..Config::default() };
+    let mut config =
+        Config { listen: ([127, 0, 0, 1], 0).into(), data: data.to_path_buf(), model: model(), ..Config::default() };
     config.telemetry.log = "warn".to_owned();
     config
 }

@@ -22,7 +22,11 @@ impl ServerProcess {
         }
         let mut child = command.stdout(Stdio::piped()).spawn().expect("reef starts");
         let output = BufReader::new(child.stdout.take().expect("its output"));
-        let line = output.lines().map_while(Result::ok).find(|line| line.contains("serves on")).expect("reef says where it serves");
+        let line = output
+            .lines()
+            .map_while(Result::ok)
+            .find(|line| line.contains("serves on"))
+            .expect("reef says where it serves");
         let url = line.rsplit(' ').next().expect("an address").to_owned();
         Self { child, url }
     }

@@ -39,7 +39,7 @@ pub async fn load(config: &Config) -> Result<Engine, StartError> {
         batch_max: config.engine.batch_max,
         context_max: config.engine.context_max,
         queue_max: config.engine.queue_max,
-        lora: config.engine.lora.clone(),
+        lora: config.engine.lora,
     };
     let loaded = tokio::task::spawn_blocking(move || Engine::load(engine)).await;
     Ok(loaded.map_err(|error| StartError::Other(error.to_string()))??)
@@ -94,7 +94,7 @@ async fn prefill(engine: &Engine) -> Result<f64, StartError> {
 /// largest gap with swaps minus largest gap without, milliseconds, never below 0.
 pub async fn swap_pause_ms(engine: &Engine, config: &Config, runs: usize) -> Result<f64, StartError> {
     let files = {
-        let (engine, lora) = (engine.clone(), config.engine.lora.clone());
+        let (engine, lora) = (engine.clone(), config.engine.lora);
         let made = tokio::task::spawn_blocking(move || Trainer::open(&engine, &lora, None)?.checkpoint()).await;
         made.map_err(|error| StartError::Other(error.to_string()))??
     };
@@ -136,13 +136,24 @@ async fn largest_gap_ms(engine: &Engine, files: Option<&[(String, Vec<u8>)]>) ->
 
 /// One policy-gradient step over a batch of recorded-looking samples: all tokens / seconds.
 pub async fn train_tokens_per_second(engine: &Engine, config: &Config, runs: usize) -> Result<f64, StartError> {
-    let (engine, lora) = (engine.clone(), config.engine.lora.clone());
+    let (engine, lora) = (engine.clone(), config.engine.lora);
     let measured = tokio::task::spawn_blocking(move || {
         let samples = training_samples(&engine)?;
         let batch: Vec<&Sample> = samples.iter().collect();
         let mut trainer = Trainer::open(&engine, &lora, None)?;
-        let optimizer = Optimizer { learning_rate: 1e-4, beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.0, gradient_norm_max: 1.0 };
-        let objective = Objective::PolicyGradient { weight: Weight::Reinforce, advantages: vec![1.0; TRAIN_SAMPLES * TRAIN_RESPONSE], reduction: Reduction::SampleTokenMean };
+        let optimizer = Optimizer {
+            learning_rate: 1e-4,
+            beta1: 0.9,
+            beta2: 0.95,
+            epsilon: 1e-8,
+            weight_decay: 0.0,
+            gradient_norm_max: 1.0,
+        };
+        let objective = Objective::PolicyGradient {
+            weight: Weight::Reinforce,
+            advantages: vec![1.0; TRAIN_SAMPLES * TRAIN_RESPONSE],
+            reduction: Reduction::SampleTokenMean,
+        };
         let mut rates = Vec::with_capacity(runs);
         for _ in 0..runs {
             let began = Instant::now();
@@ -183,5 +194,12 @@ fn user(text: &str) -> Message {
 }
 
 fn request(prompt: Vec<u32>, seed: u64, tokens_max: u32) -> Request {
-    Request { prompt, weights: Weights::Base, sampling: Sampling { temperature: 1.0, top_p: 1.0, top_k: 0, seed }, tokens_max, stop: Vec::new(), top_logprobs: 0 }
+    Request {
+        prompt,
+        weights: Weights::Base,
+        sampling: Sampling { temperature: 1.0, top_p: 1.0, top_k: 0, seed },
+        tokens_max,
+        stop: Vec::new(),
+        top_logprobs: 0,
+    }
 }

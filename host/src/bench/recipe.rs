@@ -31,7 +31,15 @@ pub async fn call_us(config: &Config, runs: usize) -> Result<Option<f64>, StartE
 
 fn empty_call() -> Call {
     Call {
-        context: Context { tenant: "bench".to_owned(), scenario: "bench".to_owned(), step: 1, now_ms: 0, seed: 0, head: String::new(), max_staleness: 4 },
+        context: Context {
+            tenant: "bench".to_owned(),
+            scenario: "bench".to_owned(),
+            step: 1,
+            now_ms: 0,
+            seed: 0,
+            head: String::new(),
+            max_staleness: 4,
+        },
         samples: Arc::default(),
         batch: Vec::new(),
         config: serde_json::Map::new(),

@@ -81,17 +81,14 @@ pub fn all() -> Vec<Family> {
         recipe_config: json!({ "policy_lr": 5e-4, "critic_lr": 5e-3, "critic_warmup_steps": 1 }),
     };
     let harder = |name, system, task| Family {
-        steps_max: 30,
+        steps_max: 20,
         minutes_max: 10.0,
         ..family(name, Difficulty::Harder, system, task)
     };
     vec![
         family("repeat", Difficulty::Easy, "Answer with one word.", repeat),
-        harder("capitals", "Answer with one word.", capitals),
-        harder("hyphenate", "Answer with the result only.", hyphenate),
-        harder("swap", "Answer with the result only.", swap),
         harder("first-word", "Answer with one word.", first_word),
-        harder("quote", "Answer with the result only.", quote),
+        harder("swap", "Answer with the result only.", swap),
     ]
 }
 
@@ -126,16 +123,6 @@ fn repeat(deck: &mut Deck) -> Task {
     Task { prompt: format!("Repeat this word and nothing else: {word}"), wanted: word.to_owned() }
 }
 
-fn capitals(deck: &mut Deck) -> Task {
-    let word = deck.word();
-    Task { prompt: format!("Write this word in capital letters: {word}"), wanted: word.to_uppercase() }
-}
-
-fn hyphenate(deck: &mut Deck) -> Task {
-    let (first, second) = (deck.word(), deck.word());
-    Task { prompt: format!("Join these words with a hyphen: {first} {second}"), wanted: format!("{first}-{second}") }
-}
-
 fn swap(deck: &mut Deck) -> Task {
     let (first, second) = (deck.word(), deck.word());
     Task { prompt: format!("Swap these two words: {first} {second}"), wanted: format!("{second} {first}") }
@@ -144,11 +131,6 @@ fn swap(deck: &mut Deck) -> Task {
 fn first_word(deck: &mut Deck) -> Task {
     let (first, second) = (deck.word(), deck.word());
     Task { prompt: format!("Say only the first word: {first} {second}"), wanted: first.to_owned() }
-}
-
-fn quote(deck: &mut Deck) -> Task {
-    let word = deck.word();
-    Task { prompt: format!("Put this word in square brackets: {word}"), wanted: format!("[{word}]") }
 }
 
 /// How good an answer is.
@@ -314,7 +296,7 @@ mod tests {
             |choice: &str| select(choice).map(|families| families.iter().map(|family| family.name).collect::<Vec<_>>());
         assert_eq!(names("all").expect("all").len(), all().len());
         assert!(select("easy").expect("easy").iter().all(|family| family.difficulty == Difficulty::Easy));
-        assert_eq!(names("capitals, repeat").expect("two"), ["capitals", "repeat"]);
+        assert_eq!(names("swap, repeat").expect("two"), ["swap", "repeat"]);
         assert!(names("repeet").expect_err("unknown").contains("'repeet'; use all, easy, or some of repeat"));
         assert!(names("repeat,repeat").is_err() && names("").is_err());
     }

@@ -51,13 +51,22 @@ impl Caller {
             return Ok(());
         }
         let scope = serde_json::to_value(scope).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default();
-        Err(ApiError::new(StatusCode::FORBIDDEN, "scope_missing", format!("this token lacks the scope '{scope}'; add it under auth.tokens")))
+        Err(ApiError::new(
+            StatusCode::FORBIDDEN,
+            "scope_missing",
+            format!("this token lacks the scope '{scope}'; add it under auth.tokens"),
+        ))
     }
 
     /// The scenario of this request: the header, else the token's default.
     pub fn scenario(&self) -> Result<ScenarioName, ApiError> {
         let name = self.scenario.clone().or_else(|| self.principal.default_scenario.clone());
-        let name = name.ok_or_else(|| ApiError::invalid("x-reef-scenario", "name the scenario in the header x-reef-scenario; this token has no default"))?;
+        let name = name.ok_or_else(|| {
+            ApiError::invalid(
+                "x-reef-scenario",
+                "name the scenario in the header x-reef-scenario; this token has no default",
+            )
+        })?;
         self.check_sees(&name)?;
         Ok(name)
     }
@@ -78,12 +87,21 @@ impl Caller {
     fn read(headers: &HeaderMap, auth: &Auth) -> Result<Self, ApiError> {
         let token = token(headers)?;
         let principal = auth.principal(token).cloned().ok_or_else(|| {
-            ApiError::new(StatusCode::UNAUTHORIZED, "unauthorized", "the bearer token is missing or unknown; send Authorization: Bearer <token>")
+            ApiError::new(
+                StatusCode::UNAUTHORIZED,
+                "unauthorized",
+                "the bearer token is missing or unknown; send Authorization: Bearer <token>",
+            )
         })?;
         let tags = tags(headers)?;
         let session = match tags.iter().find(|(tag, _)| tag.as_str() == "session") {
             Some((_, value)) => Some(value.clone()),
-            None => SESSION_HEADERS.iter().find_map(|name| text(headers, name).transpose()).transpose()?.map(bounded).transpose()?,
+            None => SESSION_HEADERS
+                .iter()
+                .find_map(|name| text(headers, name).transpose())
+                .transpose()?
+                .map(bounded)
+                .transpose()?,
         };
         Ok(Self {
             principal,
@@ -113,7 +131,10 @@ fn text<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, ApiEr
 
 fn token(headers: &HeaderMap) -> Result<Option<&str>, ApiError> {
     if headers.get_all(header::AUTHORIZATION).iter().count() > 1 {
-        return Err(ApiError::invalid("authorization", "the header Authorization is there more than once; send it once"));
+        return Err(ApiError::invalid(
+            "authorization",
+            "the header Authorization is there more than once; send it once",
+        ));
     }
     let Some(value) = text(headers, "authorization")? else { return text(headers, "x-api-key") };
     let (scheme, token) = value.split_once(' ').unwrap_or(("", value));
@@ -139,7 +160,10 @@ fn tags(headers: &HeaderMap) -> Result<BTreeMap<Tag, String>, ApiError> {
 
 fn bounded(value: &str) -> Result<String, ApiError> {
     if value.len() > TAG_VALUE_BYTES_MAX {
-        return Err(ApiError::invalid("x-reef-tag", format!("a tag or session value is longer than {TAG_VALUE_BYTES_MAX} bytes")));
+        return Err(ApiError::invalid(
+            "x-reef-tag",
+            format!("a tag or session value is longer than {TAG_VALUE_BYTES_MAX} bytes"),
+        ));
     }
     Ok(value.to_owned())
 }
@@ -164,7 +188,6 @@ where
         Self::read(&parts.headers, &auth).map_err(|error| dialect_response(parts.uri.path(), error))
     }
 }
-
 
 /// An error in the shape of the route that was called.
 pub fn dialect_response(path: &str, error: ApiError) -> Response {

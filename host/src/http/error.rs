@@ -126,7 +126,9 @@ impl From<ScenarioError> for ApiError {
             ScenarioError::ForeignBase { .. } => Self::invalid("x-reef-release-id", error.to_string()),
             ScenarioError::Store(error) => error.into(),
             ScenarioError::Weights(error) => error.into(),
-            ScenarioError::Release(_) | ScenarioError::Interrupted | ScenarioError::HeldOut(_) => Self::internal("the release repository failed", error),
+            ScenarioError::Release(_) | ScenarioError::Interrupted | ScenarioError::HeldOut(_) => {
+                Self::internal("the release repository failed", error)
+            }
         }
     }
 }
@@ -146,7 +148,11 @@ impl From<StoreError> for ApiError {
             StoreError::Invalid(_) => Self::new(StatusCode::BAD_REQUEST, "invalid_request", message),
             _ => {
                 tracing::error!(error = %message, "store");
-                Self::new(StatusCode::SERVICE_UNAVAILABLE, "store_unavailable", "the record could not be made durable; nothing was stored, try again")
+                Self::new(
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    "store_unavailable",
+                    "the record could not be made durable; nothing was stored, try again",
+                )
             }
         }
     }
@@ -157,9 +163,10 @@ impl From<EngineError> for ApiError {
         let message = error.to_string();
         match error {
             EngineError::Overloaded { .. } => Self::new(StatusCode::TOO_MANY_REQUESTS, "overloaded", message),
-            EngineError::ContextExceeded { .. } => {
-                Self { param: Some("messages".to_owned()), ..Self::new(StatusCode::BAD_REQUEST, "context_length_exceeded", message) }
-            }
+            EngineError::ContextExceeded { .. } => Self {
+                param: Some("messages".to_owned()),
+                ..Self::new(StatusCode::BAD_REQUEST, "context_length_exceeded", message)
+            },
             EngineError::Invalid(_) => Self::new(StatusCode::BAD_REQUEST, "invalid_request", message),
             _ => Self::internal("the engine failed", message),
         }

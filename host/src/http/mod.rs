@@ -74,7 +74,12 @@ pub fn router(parts: Parts) -> Router {
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method)
         .layer(CatchPanicLayer::custom(|_: Box<dyn std::any::Any + Send>| {
-            ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the request failed unexpectedly; the server's log has the cause").into_response()
+            ApiError::new(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "internal",
+                "the request failed unexpectedly; the server's log has the cause",
+            )
+            .into_response()
         }))
         .with_state(parts)
 }

@@ -17,14 +17,23 @@ use crate::config::Scope;
 const STEPS_MAX: u32 = 1000;
 
 /// `GET …/releases`, newest first.
-pub async fn list(State(management): State<Management>, caller: Caller, Path(name): Path<String>) -> Result<Json<Value>, ApiError> {
+pub async fn list(
+    State(management): State<Management>,
+    caller: Caller,
+    Path(name): Path<String>,
+) -> Result<Json<Value>, ApiError> {
     let scenario = management.open(&caller, Scope::Read, &name).await?;
     let releases = management.store.releases(&scenario.key.0, &scenario.key.1).await?;
     Ok(Json(json!({ "scenario": scenario.key.1, "releases": releases })))
 }
 
 /// `POST …/rollback {release_id}`
-pub async fn rollback(State(management): State<Management>, caller: Caller, Path(name): Path<String>, JsonObject(body): JsonObject) -> Result<Json<Value>, ApiError> {
+pub async fn rollback(
+    State(management): State<Management>,
+    caller: Caller,
+    Path(name): Path<String>,
+    JsonObject(body): JsonObject,
+) -> Result<Json<Value>, ApiError> {
     let scenario = management.open(&caller, Scope::Admin, &name).await?;
     let to = release_id(&body)?;
     let release = management.scenarios.mint_copy(&scenario, &to, ReleaseOrigin::Rollback { to: to.clone() }).await?;
@@ -32,13 +41,22 @@ pub async fn rollback(State(management): State<Management>, caller: Caller, Path
 }
 
 /// `POST …/promote {release_id}`: serves a held candidate.
-pub async fn promote(State(management): State<Management>, caller: Caller, Path(name): Path<String>, JsonObject(body): JsonObject) -> Result<Json<Value>, ApiError> {
+pub async fn promote(
+    State(management): State<Management>,
+    caller: Caller,
+    Path(name): Path<String>,
+    JsonObject(body): JsonObject,
+) -> Result<Json<Value>, ApiError> {
     let scenario = management.open(&caller, Scope::Admin, &name).await?;
     let held = release_id(&body)?;
     let listed = management.store.release(&scenario.key.0, &scenario.key.1, &held).await?;
     let step = match listed.map(|listed| listed.release.manifest.origin) {
         Some(ReleaseOrigin::Step { step }) => step,
-        Some(_) => return Err(ApiError::conflict(format!("release {held} was not made by a step; use rollback to return to it"))),
+        Some(_) => {
+            return Err(ApiError::conflict(format!(
+                "release {held} was not made by a step; use rollback to return to it"
+            )));
+        }
         None => return Err(ApiError::not_found(format!("release {held} is not a release of scenario '{name}'"))),
     };
     let release = management.scenarios.mint_copy(&scenario, &held, ReleaseOrigin::Promotion { step }).await?;
@@ -46,7 +64,12 @@ pub async fn promote(State(management): State<Management>, caller: Caller, Path(
 }
 
 /// `POST …/reject {release_id}`: a held candidate will never be served.
-pub async fn reject(State(management): State<Management>, caller: Caller, Path(name): Path<String>, JsonObject(body): JsonObject) -> Result<Json<Value>, ApiError> {
+pub async fn reject(
+    State(management): State<Management>,
+    caller: Caller,
+    Path(name): Path<String>,
+    JsonObject(body): JsonObject,
+) -> Result<Json<Value>, ApiError> {
     let scenario = management.open(&caller, Scope::Admin, &name).await?;
     let held = release_id(&body)?;
     management.store.reject_held(&scenario.key.0, &scenario.key.1, &held).await?;
@@ -67,7 +90,12 @@ pub struct StepsQuery {
 }
 
 /// `GET …/steps`, newest first.
-pub async fn steps(State(management): State<Management>, caller: Caller, Path(name): Path<String>, Query(query): Query<StepsQuery>) -> Result<Json<Value>, ApiError> {
+pub async fn steps(
+    State(management): State<Management>,
+    caller: Caller,
+    Path(name): Path<String>,
+    Query(query): Query<StepsQuery>,
+) -> Result<Json<Value>, ApiError> {
     let scenario = management.open(&caller, Scope::Read, &name).await?;
     let limit = query.limit.unwrap_or(STEPS_MAX).clamp(1, STEPS_MAX);
     let steps = management.store.steps(&scenario.key.0, &scenario.key.1, limit).await?;
@@ -75,8 +103,13 @@ pub async fn steps(State(management): State<Management>, caller: Caller, Path(na
 }
 
 /// `GET …/steps/{n}`
-pub async fn step(State(management): State<Management>, caller: Caller, Path((name, number)): Path<(String, u32)>) -> Result<Json<Value>, ApiError> {
+pub async fn step(
+    State(management): State<Management>,
+    caller: Caller,
+    Path((name, number)): Path<(String, u32)>,
+) -> Result<Json<Value>, ApiError> {
     let scenario = management.open(&caller, Scope::Read, &name).await?;
     let step = management.store.step(&scenario.key.0, &scenario.key.1, number).await?;
-    step.map(|step| Json(json!(step))).ok_or_else(|| ApiError::not_found(format!("scenario '{name}' has no step {number}")))
+    step.map(|step| Json(json!(step)))
+        .ok_or_else(|| ApiError::not_found(format!("scenario '{name}' has no step {number}")))
 }

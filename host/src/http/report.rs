@@ -36,7 +36,11 @@ pub struct Feedback {
 }
 
 /// Stores a report.
-pub async fn report(State(feedback): State<Feedback>, caller: Caller, JsonObject(body): JsonObject) -> Result<Json<Value>, ApiError> {
+pub async fn report(
+    State(feedback): State<Feedback>,
+    caller: Caller,
+    JsonObject(body): JsonObject,
+) -> Result<Json<Value>, ApiError> {
     caller.require(Scope::Report)?;
     let name = caller.scenario()?;
     let scenario = feedback.scenarios.get(caller.tenant(), &name).await?;
@@ -62,7 +66,11 @@ pub async fn report(State(feedback): State<Feedback>, caller: Caller, JsonObject
 }
 
 /// Without a trace of its own, a report continues the trace of the record that it grades.
-async fn trace_of_record(store: &Store, key: &crate::scenarios::ScenarioKey, report: &Report) -> Result<Option<String>, ApiError> {
+async fn trace_of_record(
+    store: &Store,
+    key: &crate::scenarios::ScenarioKey,
+    report: &Report,
+) -> Result<Option<String>, ApiError> {
     let Some(first) = report.references.first() else { return Ok(None) };
     let record = store.record(&key.0, &key.1, first).await?;
     Ok(record.and_then(|stored| match stored.body {

@@ -61,7 +61,8 @@ struct SettingsBody {
 
 impl SettingsBody {
     fn read(body: Map<String, Value>) -> Result<Self, ApiError> {
-        serde_json::from_value(Value::Object(body)).map_err(|error| ApiError::invalid("body", format!("the settings are not valid: {error}")))
+        serde_json::from_value(Value::Object(body))
+            .map_err(|error| ApiError::invalid("body", format!("the settings are not valid: {error}")))
     }
 
     fn over(self, settings: ScenarioSettings) -> ScenarioSettings {
@@ -87,10 +88,15 @@ pub async fn list(State(management): State<Management>, caller: Caller) -> Resul
 }
 
 /// `POST /reef/scenarios`: 201 for a new one, 200 for an existing one.
-pub async fn create(State(management): State<Management>, caller: Caller, JsonObject(body): JsonObject) -> Result<(StatusCode, Json<Value>), ApiError> {
+pub async fn create(
+    State(management): State<Management>,
+    caller: Caller,
+    JsonObject(body): JsonObject,
+) -> Result<(StatusCode, Json<Value>), ApiError> {
     caller.require(Scope::Admin)?;
     let settings = SettingsBody::read(body)?;
-    let name = settings.scenario.clone().ok_or_else(|| ApiError::invalid("scenario", "name the scenario in 'scenario'"))?;
+    let name =
+        settings.scenario.clone().ok_or_else(|| ApiError::invalid("scenario", "name the scenario in 'scenario'"))?;
     let name = ScenarioName::parse(name)?;
     caller.check_sees(&name)?;
     let settings = settings.over(management.scenarios.defaults().clone());
@@ -100,13 +106,22 @@ pub async fn create(State(management): State<Management>, caller: Caller, JsonOb
 }
 
 /// `GET /reef/scenarios/{s}`
-pub async fn show(State(management): State<Management>, caller: Caller, Path(name): Path<String>) -> Result<Json<Value>, ApiError> {
+pub async fn show(
+    State(management): State<Management>,
+    caller: Caller,
+    Path(name): Path<String>,
+) -> Result<Json<Value>, ApiError> {
     let scenario = management.open(&caller, Scope::Read, &name).await?;
     Ok(Json(describe(&scenario)))
 }
 
 /// `POST /reef/scenarios/{s}/update`
-pub async fn update(State(management): State<Management>, caller: Caller, Path(name): Path<String>, JsonObject(body): JsonObject) -> Result<Json<Value>, ApiError> {
+pub async fn update(
+    State(management): State<Management>,
+    caller: Caller,
+    Path(name): Path<String>,
+    JsonObject(body): JsonObject,
+) -> Result<Json<Value>, ApiError> {
     let scenario = management.open(&caller, Scope::Admin, &name).await?;
     let settings = SettingsBody::read(body)?.over(scenario.settings());
     management.scenarios.update(&scenario, settings).await?;
@@ -124,18 +139,30 @@ fn describe(scenario: &Scenario) -> Value {
 }
 
 /// `PUT /reef/scenarios/{s}/held-out`: replaces the tasks that measure candidates and never train.
-pub async fn put_held_out(State(management): State<Management>, caller: Caller, Path(name): Path<String>, JsonObject(mut body): JsonObject) -> Result<Json<Value>, ApiError> {
+pub async fn put_held_out(
+    State(management): State<Management>,
+    caller: Caller,
+    Path(name): Path<String>,
+    JsonObject(mut body): JsonObject,
+) -> Result<Json<Value>, ApiError> {
     let scenario = management.open(&caller, Scope::Admin, &name).await?;
     let tasks = body.remove("tasks").unwrap_or_default();
-    let tasks: Vec<HeldOutTask> = serde_json::from_value(tasks)
-        .map_err(|error| ApiError::invalid("tasks", format!("tasks must be a list of {{messages, answer, grader: exact|similarity}}: {error}")))?;
+    let tasks: Vec<HeldOutTask> = serde_json::from_value(tasks).map_err(|error| {
+        ApiError::invalid(
+            "tasks",
+            format!("tasks must be a list of {{messages, answer, grader: exact|similarity}}: {error}"),
+        )
+    })?;
     if tasks.len() > HELD_OUT_MAX {
         return Err(ApiError::invalid("tasks", format!("more than {HELD_OUT_MAX} held-out tasks")));
     }
     for (index, task) in tasks.iter().enumerate() {
         let bytes = task.answer.len() + task.messages.iter().map(|message| message.content.len()).sum::<usize>();
         if task.messages.is_empty() || bytes > HELD_OUT_BYTES_MAX {
-            return Err(ApiError::invalid(format!("tasks[{index}]"), format!("tasks[{index}] needs messages and at most {HELD_OUT_BYTES_MAX} bytes")));
+            return Err(ApiError::invalid(
+                format!("tasks[{index}]"),
+                format!("tasks[{index}] needs messages and at most {HELD_OUT_BYTES_MAX} bytes"),
+            ));
         }
     }
     management.store.set_held_out(&scenario.key.0, &scenario.key.1, &tasks).await?;
@@ -151,7 +178,12 @@ pub struct Page {
 }
 
 /// `GET /reef/scenarios/{s}/records`
-pub async fn records(State(management): State<Management>, caller: Caller, Path(name): Path<String>, Query(page): Query<Page>) -> Result<Json<Value>, ApiError> {
+pub async fn records(
+    State(management): State<Management>,
+    caller: Caller,
+    Path(name): Path<String>,
+    Query(page): Query<Page>,
+) -> Result<Json<Value>, ApiError> {
     let scenario = management.open(&caller, Scope::Read, &name).await?;
     let kind = match page.request_type.as_deref() {
         None => None,
@@ -160,18 +192,29 @@ pub async fn records(State(management): State<Management>, caller: Caller, Path(
         Some(_) => return Err(ApiError::invalid("request_type", "request_type is 'inference' or 'report'")),
     };
     let limit = page.limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX);
-    let rows = management.store.records(&scenario.key.0, &scenario.key.1, page.after_sequence.unwrap_or(0), limit, kind).await?;
+    let rows = management
+        .store
+        .records(&scenario.key.0, &scenario.key.1, page.after_sequence.unwrap_or(0), limit, kind)
+        .await?;
     let next = rows.last().map(|row| row.sequence);
     let rows: Vec<Value> = rows.iter().map(shown).collect();
     Ok(Json(json!({ "records": rows, "next_after_sequence": next })))
 }
 
 /// `GET /reef/scenarios/{s}/records/{id}`
-pub async fn record(State(management): State<Management>, caller: Caller, Path((name, id)): Path<(String, String)>) -> Result<Json<Value>, ApiError> {
+pub async fn record(
+    State(management): State<Management>,
+    caller: Caller,
+    Path((name, id)): Path<(String, String)>,
+) -> Result<Json<Value>, ApiError> {
     let scenario = management.open(&caller, Scope::Read, &name).await?;
     let id = RecordId::parse(id)?;
     let found = management.store.record(&scenario.key.0, &scenario.key.1, &id).await?;
-    found.as_ref().map(shown).map(Json).ok_or_else(|| ApiError::not_found(format!("record {id} does not exist in scenario '{name}'")))
+    found
+        .as_ref()
+        .map(shown)
+        .map(Json)
+        .ok_or_else(|| ApiError::not_found(format!("record {id} does not exist in scenario '{name}'")))
 }
 
 fn shown(record: &StoredRecord) -> Value {

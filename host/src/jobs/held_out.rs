@@ -30,7 +30,10 @@ pub struct HeldOut {
 impl HeldOut {
     /// Renders every prompt.
     pub fn new(engine: &Engine, tasks: Vec<HeldOutTask>) -> Result<Self, EngineError> {
-        let tasks = tasks.into_iter().map(|task| Ok((engine.render_chat(&task.messages)?, task))).collect::<Result<Vec<_>, EngineError>>()?;
+        let tasks = tasks
+            .into_iter()
+            .map(|task| Ok((engine.render_chat(&task.messages)?, task)))
+            .collect::<Result<Vec<_>, EngineError>>()?;
         let prompts = tasks.iter().map(|(prompt, _)| prompt.clone()).collect();
         Ok(Self { tasks, prompts })
     }
@@ -97,12 +100,22 @@ pub struct StepModels {
 
 impl StepModels {
     /// `runtime` drives the receivers; every call blocks its own thread only.
-    pub fn new(engine: Engine, bindings: Vec<Binding>, held_out: Arc<HeldOut>, cache: ScoreCache, measured: Measured) -> Self {
+    pub fn new(
+        engine: Engine,
+        bindings: Vec<Binding>,
+        held_out: Arc<HeldOut>,
+        cache: ScoreCache,
+        measured: Measured,
+    ) -> Self {
         Self { engine, runtime: Handle::current(), bindings, held_out, cache, measured, calls: 0 }
     }
 
     fn binding(&self, name: &str) -> Result<Binding, ModelsError> {
-        self.bindings.iter().find(|binding| binding.name == name).cloned().ok_or_else(|| ModelsError::UnknownBinding(name.to_owned()))
+        self.bindings
+            .iter()
+            .find(|binding| binding.name == name)
+            .cloned()
+            .ok_or_else(|| ModelsError::UnknownBinding(name.to_owned()))
     }
 
     fn spend(&mut self, calls: usize) -> Result<(), ModelsError> {
@@ -133,12 +146,25 @@ impl StepModels {
 }
 
 /// Tries while serving traffic fills the queue; bounded in number.
-async fn admit(engine: &Engine, prompt: &[u32], sampling: Sampling, tokens_max: u32, weights: &Weights) -> Result<mpsc::Receiver<Event>, ModelsError> {
+async fn admit(
+    engine: &Engine,
+    prompt: &[u32],
+    sampling: Sampling,
+    tokens_max: u32,
+    weights: &Weights,
+) -> Result<mpsc::Receiver<Event>, ModelsError> {
     const ATTEMPTS_MAX: u32 = 600;
     const WAIT: std::time::Duration = std::time::Duration::from_millis(50);
     let other = |error: EngineError| ModelsError::Other(error.to_string());
     for _ in 0..ATTEMPTS_MAX {
-        let request = Request { prompt: prompt.to_vec(), weights: weights.clone(), sampling, tokens_max, stop: Vec::new(), top_logprobs: 0 };
+        let request = Request {
+            prompt: prompt.to_vec(),
+            weights: weights.clone(),
+            sampling,
+            tokens_max,
+            stop: Vec::new(),
+            top_logprobs: 0,
+        };
         match engine.generate(request) {
             Err(EngineError::Overloaded { .. }) => tokio::time::sleep(WAIT).await,
             result => return result.map_err(other),
@@ -169,7 +195,12 @@ impl Models for StepModels {
         let weights = self.binding(binding)?.weights;
         self.spend(1)?;
         let prompt = self.engine.render_chat(messages).map_err(|error| ModelsError::Invalid(error.to_string()))?;
-        let how = Sampling { temperature: sampling.temperature, top_p: sampling.top_p, top_k: 0, seed: u64::from(self.calls) };
+        let how = Sampling {
+            temperature: sampling.temperature,
+            top_p: sampling.top_p,
+            top_k: 0,
+            seed: u64::from(self.calls),
+        };
         let answers = self.answer(vec![(prompt, how, sampling.tokens_max)], &weights)?;
         answers.into_iter().next().ok_or_else(|| ModelsError::Other("the engine gave no answer".to_owned()))
     }
@@ -182,11 +213,18 @@ impl Models for StepModels {
         let binding = self.binding(binding)?;
         let range = first as usize..(first as usize).saturating_add(count as usize);
         let held_out = Arc::clone(&self.held_out);
-        let tasks = held_out.tasks.get(range.clone()).ok_or_else(|| ModelsError::Invalid(format!("there are {} held-out tasks", held_out.len())))?;
+        let tasks = held_out
+            .tasks
+            .get(range.clone())
+            .ok_or_else(|| ModelsError::Invalid(format!("there are {} held-out tasks", held_out.len())))?;
         let mut scores = self.kept(&binding, range.clone());
         let missing: Vec<usize> = range.clone().filter(|task| !scores.contains_key(task)).collect();
         self.spend(missing.len())?;
-        let prompts = missing.iter().filter_map(|task| tasks.get(task - range.start)).map(|(prompt, task)| (prompt.clone(), GREEDY, answer_tokens(&self.engine, task))).collect();
+        let prompts = missing
+            .iter()
+            .filter_map(|task| tasks.get(task - range.start))
+            .map(|(prompt, task)| (prompt.clone(), GREEDY, answer_tokens(&self.engine, task)))
+            .collect();
         let answers = self.answer(prompts, &binding.weights)?;
         for (index, answer) in missing.iter().zip(&answers) {
             if let Some((_, task)) = tasks.get(index - range.start) {
@@ -202,7 +240,10 @@ impl StepModels {
     fn kept(&self, binding: &Binding, range: std::ops::Range<usize>) -> BTreeMap<usize, f64> {
         let Some(content) = &binding.content else { return BTreeMap::new() };
         let cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
-        cache.get(content).map(|scores| scores.range(range).map(|(task, score)| (*task, *score)).collect()).unwrap_or_default()
+        cache
+            .get(content)
+            .map(|scores| scores.range(range).map(|(task, score)| (*task, *score)).collect())
+            .unwrap_or_default()
     }
 
     fn keep(&self, binding: &Binding, scores: &BTreeMap<usize, f64>) {

@@ -100,7 +100,9 @@ impl Learner {
             return Ok((Arc::clone(held_out), Arc::clone(cache)));
         }
         let (engine, copy) = (self.workshop.engine.clone(), tasks.clone());
-        let rendered = tokio::task::spawn_blocking(move || HeldOut::new(&engine, copy)).await.map_err(|_| StepError::Interrupted)?;
+        let rendered = tokio::task::spawn_blocking(move || HeldOut::new(&engine, copy))
+            .await
+            .map_err(|_| StepError::Interrupted)?;
         let held_out = Arc::new(rendered.map_err(|error| StepError::HeldOut(error.to_string()))?);
         let cache = ScoreCache::default();
         self.tasks = Some((tasks, Arc::clone(&held_out), Arc::clone(&cache)));
@@ -127,7 +129,8 @@ impl Learner {
             }
         };
         let id = |handle: &u32| samples.get(*handle as usize).map(|pooled| pooled.sample.report.clone());
-        retired.extend(selection.retire.iter().filter_map(|(handle, reason)| id(handle).map(|id| (id, reason.clone()))));
+        retired
+            .extend(selection.retire.iter().filter_map(|(handle, reason)| id(handle).map(|id| (id, reason.clone()))));
         self.retire(retired).await?;
         let handles = match chosen(selection) {
             Ok(handles) => handles,
@@ -136,7 +139,11 @@ impl Learner {
                 return Ok(None);
             }
         };
-        let batch: Vec<Sample> = handles.iter().filter_map(|handle| samples.get(*handle as usize)).map(|pooled| pooled.sample.clone()).collect();
+        let batch: Vec<Sample> = handles
+            .iter()
+            .filter_map(|handle| samples.get(*handle as usize))
+            .map(|pooled| pooled.sample.clone())
+            .collect();
         step.batch = batch.iter().map(|sample| sample.report.clone()).collect();
         step.seed = seed(&step);
         Ok(Some((step, batch)))
@@ -149,7 +156,9 @@ impl Learner {
             samples: Arc::clone(samples),
             batch: (0..u32::try_from(samples.len()).unwrap_or(0)).collect(),
             config: recipe_config(&self.workshop, &self.scenario),
-            state: guest_state(self.workshop.store.recipe_state(tenant, name, &self.workshop.recipe.manifest().name).await?),
+            state: guest_state(
+                self.workshop.store.recipe_state(tenant, name, &self.workshop.recipe.manifest().name).await?,
+            ),
             training: None,
             models: None,
             cancel: Cancel::default(),
@@ -173,7 +182,11 @@ impl Learner {
     }
 
     /// Drops what can never be trained on: too old, of another lineage, or a held-out prompt.
-    async fn sift(&self, samples: Vec<Sample>, held_out: &HeldOut) -> Result<(Vec<PoolSample>, Vec<(RecordId, String)>), StepError> {
+    async fn sift(
+        &self,
+        samples: Vec<Sample>,
+        held_out: &HeldOut,
+    ) -> Result<(Vec<PoolSample>, Vec<(RecordId, String)>), StepError> {
         let max_staleness = self.scenario.settings().max_staleness;
         let lineage = self.lineage(max_staleness).await?;
         let (mut usable, mut retired) = (Vec::new(), Vec::new());
@@ -181,8 +194,13 @@ impl Learner {
             let prompt = sample.trajectory.tokens.get(..sample.trajectory.prompt_length).unwrap_or_default();
             let lag = lineage.iter().position(|release| *release == sample.release);
             match lag {
-                _ if held_out.contains_prompt(prompt) => retired.push((sample.report, "prompt of a held-out task".to_owned())),
-                None => retired.push((sample.report, format!("expired: sampled more than {max_staleness} releases ago or by another lineage"))),
+                _ if held_out.contains_prompt(prompt) => {
+                    retired.push((sample.report, "prompt of a held-out task".to_owned()))
+                }
+                None => retired.push((
+                    sample.report,
+                    format!("expired: sampled more than {max_staleness} releases ago or by another lineage"),
+                )),
                 Some(lag) => usable.push(PoolSample { sample, lag: u32::try_from(lag).unwrap_or(u32::MAX) }),
             }
         }
@@ -216,14 +234,22 @@ impl Learner {
         Ok(self.workshop.store.retire(tenant, name, &retired, now_ms()).await?)
     }
 
-    async fn run(&mut self, mut step: Step, samples: Vec<Sample>, held_out: (Arc<HeldOut>, ScoreCache)) -> Result<Turn, StepError> {
+    async fn run(
+        &mut self,
+        mut step: Step,
+        samples: Vec<Sample>,
+        held_out: (Arc<HeldOut>, ScoreCache),
+    ) -> Result<Turn, StepError> {
         let (tenant, name) = self.scenario.key.clone();
         let state = self.workshop.store.recipe_state(&tenant, &name, &self.workshop.recipe.manifest().name).await?;
         let span = tracing::info_span!("step", scenario = %name, step = step.step, samples = samples.len());
         telemetry::continue_trace(&span, self.report_trace(&step).await?.as_deref());
         step.traceparent = telemetry::traceparent(&span);
         let head = self.scenario.served().release.manifest.sequence;
-        let samples = samples.into_iter().map(|sample| PoolSample { lag: head.saturating_sub(sample.release_sequence), sample }).collect();
+        let samples = samples
+            .into_iter()
+            .map(|sample| PoolSample { lag: head.saturating_sub(sample.release_sequence), sample })
+            .collect();
         self.scenario.set_status(|status| {
             status.running = true;
             status.waiting = None;

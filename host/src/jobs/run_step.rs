@@ -7,11 +7,16 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use reef_core::{CallReport, Gate, GateDecision, Release, ReleaseManifest, ReleaseOrigin, Step, StepOutcome, Surface, gate_decision, sha256_hex};
+use reef_core::{
+    CallReport, Gate, GateDecision, Release, ReleaseManifest, ReleaseOrigin, Step, StepOutcome, Surface, gate_decision,
+    sha256_hex,
+};
 use reef_engine::train::CRITIC_FILE;
 use reef_engine::{Engine, Weights};
 use reef_release::ReleaseFile;
-use reef_sandbox::{Call, Cancel, Context, Decision, Fault, Models, Outcome, PoolSample, Proposal, Recipe, Training, Verdict};
+use reef_sandbox::{
+    Call, Cancel, Context, Decision, Fault, Models, Outcome, PoolSample, Proposal, Recipe, Training, Verdict,
+};
 use reef_store::{Commit, Store};
 
 use super::held_out::{Binding, HeldOut, Measured, ScoreCache, StepModels};
@@ -89,7 +94,8 @@ pub async fn run_step(workshop: &Workshop, work: Work) -> Result<Ended, StepErro
             abort.cancel();
         }
     });
-    let mut run = Run { workshop, work, abort, state: Vec::new(), checkpoints: Arc::default(), measured: Measured::default() };
+    let mut run =
+        Run { workshop, work, abort, state: Vec::new(), checkpoints: Arc::default(), measured: Measured::default() };
     let decided = run.decide().await;
     watchdog.abort();
     run.work.step.metrics.insert("step_seconds".to_owned(), began.elapsed().as_secs_f64());
@@ -128,8 +134,11 @@ impl Run<'_> {
             Ok(Proposal::Skip(reason)) => return Decided::Skip(reason),
             Err(fault) => return Decided::Fail(fault.to_string(), Some(fault)),
         };
-        let checkpoint = self.checkpoints.lock().unwrap_or_else(PoisonError::into_inner).get(candidate as usize).cloned();
-        let Some(files) = checkpoint else { return Decided::Fail("the proposal names a candidate that was not taken in this step".to_owned(), None) };
+        let checkpoint =
+            self.checkpoints.lock().unwrap_or_else(PoisonError::into_inner).get(candidate as usize).cloned();
+        let Some(files) = checkpoint else {
+            return Decided::Fail("the proposal names a candidate that was not taken in this step".to_owned(), None);
+        };
         let adapter = match self.workshop.engine.adapter_from_files(&files) {
             Ok(adapter) => adapter,
             Err(error) => return Decided::Fail(format!("the candidate does not load: {error}"), None),
@@ -144,8 +153,19 @@ impl Run<'_> {
             files.retain(|(path, _)| path != CRITIC_FILE);
             files.push((CRITIC_FILE.to_owned(), critic.clone()));
         }
-        let start = Start { engine: self.workshop.engine.clone(), lora: self.workshop.lora.clone(), files: Arc::new(files), share: self.workshop.share };
-        Ok(StepTraining::new(self.workshop.trainer.clone(), start, Arc::clone(&self.work.samples), self.abort.clone(), Arc::clone(&self.checkpoints)))
+        let start = Start {
+            engine: self.workshop.engine.clone(),
+            lora: self.workshop.lora,
+            files: Arc::new(files),
+            share: self.workshop.share,
+        };
+        Ok(StepTraining::new(
+            self.workshop.trainer.clone(),
+            start,
+            Arc::clone(&self.work.samples),
+            self.abort.clone(),
+            Arc::clone(&self.checkpoints),
+        ))
     }
 
     /// The recipe's verdict, then the operator's gate, which has the last word.
@@ -153,11 +173,21 @@ impl Run<'_> {
         let served = self.work.scenario.served();
         let bindings = vec![
             Binding { name: "candidate", weights: weights.clone(), content: None },
-            Binding { name: "served", weights: served.weights.clone(), content: Some(served.release.content_id.clone()) },
+            Binding {
+                name: "served",
+                weights: served.weights.clone(),
+                content: Some(served.release.content_id.clone()),
+            },
             Binding { name: "base", weights: Weights::Base, content: None },
         ];
         let (held_out, cache) = self.work.held_out.clone();
-        let models = StepModels::new(self.workshop.engine.clone(), bindings, Arc::clone(&held_out), cache, self.measured.clone());
+        let models = StepModels::new(
+            self.workshop.engine.clone(),
+            bindings,
+            Arc::clone(&held_out),
+            cache,
+            self.measured.clone(),
+        );
         let call = self.call(None, Some(Box::new(models)));
         let span = tracing::info_span!("evaluate", step = self.work.step.step);
         let mut judged = tracing::Instrument::instrument(self.workshop.recipe.evaluate(call, candidate), span).await;
@@ -171,8 +201,12 @@ impl Run<'_> {
             Decision::Reject => Decided::Reject(verdict.reason),
             Decision::Hold => Decided::Hold { files, reason: verdict.reason },
             Decision::Promote => match self.gate(models, held_out.len()).await {
-                GateDecision { pass: true, reason } => Decided::Release { files, weights, reason: both(&verdict, &reason) },
-                GateDecision { pass: false, reason } => Decided::Reject(format!("refused by the operator's gate: {reason}")),
+                GateDecision { pass: true, reason } => {
+                    Decided::Release { files, weights, reason: both(&verdict, &reason) }
+                }
+                GateDecision { pass: false, reason } => {
+                    Decided::Reject(format!("refused by the operator's gate: {reason}"))
+                }
             },
         }
     }
@@ -186,7 +220,10 @@ impl Run<'_> {
             let count = u32::try_from(tasks).unwrap_or(u32::MAX);
             let measure = move || {
                 let mut models = models?;
-                ["candidate", "served"].iter().all(|binding| models.held_out_scores(binding, 0, count).is_ok()).then_some(())
+                ["candidate", "served"]
+                    .iter()
+                    .all(|binding| models.held_out_scores(binding, 0, count).is_ok())
+                    .then_some(())
             };
             if tokio::task::spawn_blocking(measure).await.ok().flatten().is_none() {
                 return GateDecision { pass: false, reason: "the held-out tasks could not be measured".to_owned() };
@@ -240,7 +277,12 @@ impl Run<'_> {
         // Nobody else mints a release between the write and the swap.
         let _minting = scenario.minting.lock().await;
         self.keep_critic();
-        let mut commit = Commit { release: None, held: None, state: std::mem::take(&mut self.state), recipe: self.workshop.recipe.manifest().name.clone() };
+        let mut commit = Commit {
+            release: None,
+            held: None,
+            state: std::mem::take(&mut self.state),
+            recipe: self.workshop.recipe.manifest().name.clone(),
+        };
         let mut next = None;
         let mut fault = None;
         self.work.step.outcome = match decided {
@@ -266,8 +308,15 @@ impl Run<'_> {
         match self.workshop.store.finish_step(tenant, name, &self.work.step, commit).await {
             Err(reef_store::StoreError::HeadMoved { .. }) => {
                 next = None;
-                self.work.step.outcome = StepOutcome::Failed { reason: "the head moved while the step ran; its samples go back to the pool".to_owned() };
-                let nothing = Commit { release: None, held: None, state: Vec::new(), recipe: self.workshop.recipe.manifest().name.clone() };
+                self.work.step.outcome = StepOutcome::Failed {
+                    reason: "the head moved while the step ran; its samples go back to the pool".to_owned(),
+                };
+                let nothing = Commit {
+                    release: None,
+                    held: None,
+                    state: Vec::new(),
+                    recipe: self.workshop.recipe.manifest().name.clone(),
+                };
                 self.workshop.store.finish_step(tenant, name, &self.work.step, nothing).await?;
             }
             other => other?,
@@ -282,7 +331,8 @@ impl Run<'_> {
         let step = &self.work.step;
         let served = self.work.scenario.served();
         let parent = &served.release.manifest;
-        let ids: Vec<&str> = self.work.samples.iter().flat_map(|pooled| pooled.sample.records.iter().map(|id| id.as_str())).collect();
+        let ids: Vec<&str> =
+            self.work.samples.iter().flat_map(|pooled| pooled.sample.records.iter().map(|id| id.as_str())).collect();
         let manifest = ReleaseManifest {
             tenant: parent.tenant.clone(),
             scenario: parent.scenario.clone(),
@@ -295,7 +345,12 @@ impl Run<'_> {
             seed: Some(step.seed),
             records: Some(sha256_hex(ids.join("\n").as_bytes())),
             // Wall times differ from run to run and would make the release id differ too.
-            metrics: step.metrics.iter().filter(|(name, _)| !name.ends_with("_seconds")).map(|(name, value)| (name.clone(), *value)).collect(),
+            metrics: step
+                .metrics
+                .iter()
+                .filter(|(name, _)| !name.ends_with("_seconds"))
+                .map(|(name, value)| (name.clone(), *value))
+                .collect(),
             created_at_ms: step.now_ms,
         };
         let files = files.into_iter().map(|(path, bytes)| ReleaseFile { path, bytes }).collect();
@@ -304,7 +359,10 @@ impl Run<'_> {
 
     async fn swap(&self, scenario: &Scenario, release: Release, weights: Weights) {
         let (_, cache) = &self.work.held_out;
-        cache.lock().unwrap_or_else(PoisonError::into_inner).insert(release.content_id.clone(), self.measured.scores("candidate"));
+        cache
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(release.content_id.clone(), self.measured.scores("candidate"));
         self.workshop.scenarios.weights().keep(release.release_id.clone(), weights.clone());
         let traceparent = telemetry::traceparent(&tracing::Span::current());
         let id = release.release_id.clone();

@@ -45,7 +45,10 @@ impl TrainerThread {
         Ok(Self { jobs })
     }
 
-    fn call<T: Send + 'static>(&self, work: impl FnOnce(&mut BTreeMap<u32, Trainer>) -> Result<T, TrainingError> + Send + 'static) -> Result<T, TrainingError> {
+    fn call<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut BTreeMap<u32, Trainer>) -> Result<T, TrainingError> + Send + 'static,
+    ) -> Result<T, TrainingError> {
         let stopped = || TrainingError::Other("the trainer thread stopped".to_owned());
         let (reply, answer) = mpsc::sync_channel(1);
         let job: Job = Box::new(move |trainers| drop(reply.send(work(trainers))));
@@ -107,7 +110,13 @@ pub struct StepTraining {
 
 impl StepTraining {
     /// `checkpoints` receives what the recipe freezes; candidate handle = index.
-    pub fn new(thread: TrainerThread, start: Start, samples: Arc<Vec<PoolSample>>, abort: Abort, checkpoints: Arc<Mutex<Vec<Files>>>) -> Self {
+    pub fn new(
+        thread: TrainerThread,
+        start: Start,
+        samples: Arc<Vec<PoolSample>>,
+        abort: Abort,
+        checkpoints: Arc<Mutex<Vec<Files>>>,
+    ) -> Self {
         Self { thread, start, samples, abort, opened: 0, checkpoints }
     }
 
@@ -120,10 +129,16 @@ impl StepTraining {
         let samples = Arc::clone(&self.samples);
         let items = items.to_vec();
         self.thread.call(move |trainers| {
-            let trainer = trainers.get_mut(&trainer).ok_or_else(|| TrainingError::Other(format!("trainer {trainer} is gone")))?;
+            let trainer =
+                trainers.get_mut(&trainer).ok_or_else(|| TrainingError::Other(format!("trainer {trainer} is gone")))?;
             let batch = items
                 .iter()
-                .map(|item| samples.get(*item as usize).map(|pooled| &pooled.sample).ok_or_else(|| TrainingError::Other(format!("sample {item} is gone"))))
+                .map(|item| {
+                    samples
+                        .get(*item as usize)
+                        .map(|pooled| &pooled.sample)
+                        .ok_or_else(|| TrainingError::Other(format!("sample {item} is gone")))
+                })
                 .collect::<Result<Vec<_>, _>>()?;
             work(trainer, &batch).map_err(refusal)
         })
@@ -168,7 +183,13 @@ impl Training for StepTraining {
         self.on(trainer, items, move |trainer, batch| trainer.forward(which, batch))
     }
 
-    fn train(&mut self, trainer: u32, items: &[u32], objective: Objective, optimizer: Optimizer) -> Result<BTreeMap<String, f64>, TrainingError> {
+    fn train(
+        &mut self,
+        trainer: u32,
+        items: &[u32],
+        objective: Objective,
+        optimizer: Optimizer,
+    ) -> Result<BTreeMap<String, f64>, TrainingError> {
         let objective = engine_objective(objective);
         let optimizer = train::Optimizer {
             learning_rate: optimizer.learning_rate,
@@ -185,7 +206,14 @@ impl Training for StepTraining {
         self.on(trainer, items, |trainer, batch| trainer.values(batch))
     }
 
-    fn fit_values(&mut self, trainer: u32, items: &[u32], returns: Vec<f32>, learning_rate: f64, updates: u32) -> Result<BTreeMap<String, f64>, TrainingError> {
+    fn fit_values(
+        &mut self,
+        trainer: u32,
+        items: &[u32],
+        returns: Vec<f32>,
+        learning_rate: f64,
+        updates: u32,
+    ) -> Result<BTreeMap<String, f64>, TrainingError> {
         self.on(trainer, items, move |trainer, batch| trainer.fit_values(batch, &returns, learning_rate, updates))
     }
 

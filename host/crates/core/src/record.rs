@@ -124,7 +124,10 @@ impl Report {
     pub fn from_body(body: &Map<String, Value>, now_ms: i64) -> Result<Self, ReportError> {
         const KNOWN: [&str; 6] = ["score", "feedback", "references", "metadata", "agent_record_id", "amends"];
         if let Some(field) = body.keys().find(|key| !KNOWN.contains(&key.as_str())) {
-            return Err(problem(field, "is not known; use score, feedback, references, metadata, agent_record_id or amends"));
+            return Err(problem(
+                field,
+                "is not known; use score, feedback, references, metadata, agent_record_id or amends",
+            ));
         }
         let id = optional_id(body, "agent_record_id")?.unwrap_or_else(RecordId::fresh);
         Ok(Self {
@@ -197,7 +200,9 @@ fn references(body: &Map<String, Value>) -> Result<Vec<RecordId>, ReportError> {
 fn optional_id(body: &Map<String, Value>, field: &str) -> Result<Option<RecordId>, ReportError> {
     match present(body, field) {
         None => Ok(None),
-        Some(Value::String(text)) => RecordId::parse(text.as_str()).map(Some).map_err(|e| problem(field, &e.to_string())),
+        Some(Value::String(text)) => {
+            RecordId::parse(text.as_str()).map(Some).map_err(|e| problem(field, &e.to_string()))
+        }
         Some(_) => Err(problem(field, "must be a string")),
     }
 }

@@ -82,7 +82,8 @@ pub enum AssemblyError {
 pub fn assemble(turns: &[Turn<'_>], realign_threshold: usize) -> Result<Trajectory, AssemblyError> {
     let first = turns.first().ok_or(AssemblyError::Empty)?;
     let prompt_length = first.prompt.len();
-    let mut merged = Trajectory { tokens: first.prompt.to_vec(), prompt_length, mask: Vec::new(), logprobs: Vec::new() };
+    let mut merged =
+        Trajectory { tokens: first.prompt.to_vec(), prompt_length, mask: Vec::new(), logprobs: Vec::new() };
     let mut last_response_start = prompt_length;
     for (index, turn) in turns.iter().enumerate() {
         if turn.output.is_empty() || turn.output.len() != turn.logprobs.len() {

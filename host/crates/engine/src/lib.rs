@@ -6,8 +6,8 @@
 
 mod adapter;
 mod batch;
-mod checkpoint;
 mod chat;
+mod checkpoint;
 mod engine;
 mod error;
 mod frozen;

@@ -12,6 +12,8 @@ use crate::error::{Fault, StoreError, damaged, invalid};
 pub(crate) const BODY_BYTES_MAX: usize = 128 << 20;
 /// Bodies up to this size are packed on the async thread: moving them costs more than packing.
 const INLINE_BYTES_MAX: usize = 256 << 10;
+/// Levels of lists and objects that serde_json reads back; what is deeper would be stored and never read.
+const NESTING_MAX: usize = 127;
 /// zstd level: bodies are packed on the path of every request.
 const ZSTD_LEVEL: i32 = 1;
 
@@ -29,7 +31,8 @@ pub(crate) async fn pack<T: Serialize>(value: &T, what: &str) -> Result<Body, Fa
         return Err(invalid(format!("{what} has {} bytes; the limit is {BODY_BYTES_MAX}", raw.len())));
     }
     let raw_bytes = i64::try_from(raw.len()).map_err(|e| invalid(e.to_string()))?;
-    let packed = heavy(raw.len(), move || zstd::bulk::compress(&raw, ZSTD_LEVEL)).await?;
+    let (depth, packed) = heavy(raw.len(), move || (nesting(&raw), zstd::bulk::compress(&raw, ZSTD_LEVEL))).await?;
+    readable(depth, what)?;
     let bytes = packed.map_err(|e| invalid(format!("{what} cannot be compressed: {e}")))?;
     Ok(Body { bytes, raw_bytes })
 }
@@ -59,7 +62,36 @@ async fn heavy<T: Send + 'static>(bytes: usize, work: impl FnOnce() -> T + Send 
 
 /// Text of a value that is small and always valid JSON.
 pub(crate) fn to_text<T: Serialize>(value: &T) -> Result<String, Fault> {
-    serde_json::to_string(value).map_err(|e| invalid(format!("not representable as JSON: {e}")))
+    let text = serde_json::to_string(value).map_err(|e| invalid(format!("not representable as JSON: {e}")))?;
+    readable(nesting(text.as_bytes()), "a value")?;
+    Ok(text)
+}
+
+fn readable(depth: usize, what: &str) -> Result<(), Fault> {
+    if depth <= NESTING_MAX {
+        return Ok(());
+    }
+    Err(invalid(format!("{what} is nested {depth} levels deep; the limit is {NESTING_MAX}: send it flatter")))
+}
+
+/// Deepest level of lists and objects in valid JSON.
+fn nesting(json: &[u8]) -> usize {
+    let (mut depth, mut deepest) = (0_usize, 0);
+    let (mut in_text, mut escaped) = (false, false);
+    for byte in json {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = in_text,
+            b'"' => in_text = !in_text,
+            b'[' | b'{' if !in_text => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            b']' | b'}' if !in_text => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    deepest
 }
 
 /// Reads such a text back.
@@ -135,10 +167,29 @@ mod tests {
 
     #[test]
     fn metrics_that_are_not_finite_survive() {
-        let metrics = BTreeMap::from([("a".to_owned(), f64::NAN), ("b".to_owned(), f64::NEG_INFINITY), ("c".to_owned(), 0.1)]);
+        let metrics =
+            BTreeMap::from([("a".to_owned(), f64::NAN), ("b".to_owned(), f64::NEG_INFINITY), ("c".to_owned(), 0.1)]);
         let back = metrics_from_text(&metrics_to_text(&metrics).expect("text")).expect("read");
         assert!(back["a"].is_nan());
         assert_eq!((back["b"], back["c"]), (f64::NEG_INFINITY, 0.1));
+    }
+
+    #[test]
+    fn nesting_counts_levels_outside_texts() {
+        assert_eq!(nesting(br#"{"a":[1,{"b":"[[[{\"[[\\"}],"c":[[]]}"#), 3);
+        assert_eq!(nesting(b"7"), 0);
+    }
+
+    #[tokio::test]
+    async fn the_deepest_value_that_is_stored_is_read_back() {
+        let nested = |levels| (1..levels).fold(serde_json::json!([]), |inner, _| serde_json::json!([inner]));
+        let body = pack(&nested(NESTING_MAX), "value").await.expect("packed");
+        assert_eq!(
+            unpack::<serde_json::Value>(body.bytes, body.raw_bytes, "value").await.expect("read"),
+            nested(NESTING_MAX)
+        );
+        assert!(pack(&nested(NESTING_MAX + 1), "value").await.is_err());
+        assert!(to_text(&nested(NESTING_MAX + 1)).is_err());
     }
 
     #[tokio::test]

@@ -135,6 +135,7 @@ impl Fault {
     pub(crate) fn spares_transaction(&self) -> bool {
         match self {
             Self::Refused(_) | Self::Damaged(_) => true,
+            Self::Sql(sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_)) => true,
             Self::Sql(error) => matches!(primary_code(error), Some(SQLITE_TOOBIG | SQLITE_CONSTRAINT)),
         }
     }

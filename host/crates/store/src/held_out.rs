@@ -19,7 +19,7 @@ impl Store {
     pub async fn set_held_out(&self, t: &TenantId, s: &ScenarioName, tasks: &[HeldOutTask]) -> Result<(), StoreError> {
         let key = Key::of(t, s);
         let texts = self.told(tasks.iter().map(to_text).collect::<Result<Vec<_>, _>>())?;
-        let bytes = texts.iter().map(String::len).sum();
+        let bytes = texts.iter().map(String::len).sum::<usize>();
         if texts.len() > TASKS_MAX || bytes > TASKS_BYTES_MAX {
             let refusal = format!(
                 "{} held-out tasks of {bytes} bytes are too many; the limits are {TASKS_MAX} and {TASKS_BYTES_MAX}",
@@ -27,7 +27,9 @@ impl Store {
             );
             return self.told(Err(invalid(refusal)));
         }
-        self.write(bytes, move |conn| Box::pin(replace(conn, key, texts))).await
+        // A list of texts: each element is one task, still as text.
+        let list = self.told(to_text(&texts))?;
+        self.write(list.len(), move |conn| Box::pin(replace(conn, key, list))).await
     }
 
     /// The held-out tasks, in the order in which they were set.
@@ -40,7 +42,7 @@ impl Store {
     }
 }
 
-async fn replace(conn: &mut SqliteConnection, key: Key, texts: Vec<String>) -> Result<(), Fault> {
+async fn replace(conn: &mut SqliteConnection, key: Key, list: String) -> Result<(), Fault> {
     let known = "SELECT 1 FROM scenarios WHERE tenant = ?1 AND name = ?2";
     let query = sqlx::query(known).bind(key.tenant()).bind(key.scenario());
     if query.fetch_optional(&mut *conn).await?.is_none() {
@@ -49,8 +51,6 @@ async fn replace(conn: &mut SqliteConnection, key: Key, texts: Vec<String>) -> R
     let sql = "DELETE FROM held_out WHERE tenant = ?1 AND scenario = ?2";
     sqlx::query(sql).bind(key.tenant()).bind(key.scenario()).execute(&mut *conn).await?;
     let sql = "INSERT INTO held_out (tenant, scenario, position, task) SELECT ?1, ?2, key, value FROM json_each(?3)";
-    // A list of texts: each element is one task, still as text.
-    let list = to_text(&texts)?;
     sqlx::query(sql).bind(key.tenant()).bind(key.scenario()).bind(list).execute(&mut *conn).await?;
     Ok(())
 }

@@ -13,10 +13,7 @@ pub(crate) struct Key {
 
 impl Key {
     pub(crate) fn of(tenant: &TenantId, scenario: &ScenarioName) -> Self {
-        Self {
-            tenant: tenant.clone(),
-            scenario: scenario.clone(),
-        }
+        Self { tenant: tenant.clone(), scenario: scenario.clone() }
     }
 
     pub(crate) fn tenant(&self) -> &str {

@@ -122,7 +122,11 @@ fn check(record: &Inference) -> Result<(), Fault> {
     }
     let Some(tokens) = &record.tokens else { return Ok(()) };
     if tokens.output.len() != tokens.logprobs.len() {
-        return Err(invalid(format!("record {id}: {} tokens, {} log-probs", tokens.output.len(), tokens.logprobs.len())));
+        return Err(invalid(format!(
+            "record {id}: {} tokens, {} log-probs",
+            tokens.output.len(),
+            tokens.logprobs.len()
+        )));
     }
     if tokens.prompt.len().saturating_add(tokens.output.len()) > TOKENS_MAX {
         return Err(invalid(format!("record {id}: more than {TOKENS_MAX} tokens")));
@@ -142,13 +146,19 @@ impl Store {
     }
 
     /// One record, of either kind.
-    pub async fn record(&self, t: &TenantId, s: &ScenarioName, id: &RecordId) -> Result<Option<StoredRecord>, StoreError> {
+    pub async fn record(
+        &self,
+        t: &TenantId,
+        s: &ScenarioName,
+        id: &RecordId,
+    ) -> Result<Option<StoredRecord>, StoreError> {
         let mut conn = self.reader().await?;
         self.told(select_record(&mut conn, &Key::of(t, s), id).await)
     }
 
     /// Records after a sequence, oldest first. A page ends at `limit`, 1,000 records or 64 MiB of bodies;
     /// an empty page means that there are no more.
+    #[expect(clippy::too_many_arguments, reason = "tenant and scenario name the place, three more name the page")]
     pub async fn records(
         &self,
         t: &TenantId,
@@ -196,7 +206,12 @@ pub(crate) fn id_taken(id: &RecordId) -> Fault {
 }
 
 /// Moves the counters of the scenario past a record that was just inserted.
-pub(crate) async fn count(conn: &mut SqliteConnection, key: &Key, sequence: i64, kind: RecordKind) -> Result<(), Fault> {
+pub(crate) async fn count(
+    conn: &mut SqliteConnection,
+    key: &Key,
+    sequence: i64,
+    kind: RecordKind,
+) -> Result<(), Fault> {
     let sql = "UPDATE scenarios SET last_sequence = ?3, inferences = inferences + ?4, reports = reports + (1 - ?4) \
                WHERE tenant = ?1 AND name = ?2";
     let query = sqlx::query(sql).bind(key.tenant()).bind(key.scenario()).bind(sequence);

@@ -65,7 +65,8 @@ impl ReleaseRow {
 }
 
 impl Store {
-    /// Appends a base, rollback or promotion and makes it the head, in one transaction.
+    /// Appends a base, rollback or promotion and makes it the head, in one transaction. A promotion takes the held
+    /// candidate of its step; without one, because a person refused or promoted it meanwhile, it is a `Conflict`.
     /// `expected_head` `None`: there is no head yet. The same release again is no error while it is the head.
     pub async fn append_release(
         &self,
@@ -142,7 +143,12 @@ async fn append(
         // The candidate has been decided upon: it must not be promoted or rejected again.
         let sql = "UPDATE releases SET status = 'chain' \
                    WHERE tenant = ?1 AND scenario = ?2 AND status = 'held' AND step = ?3";
-        sqlx::query(sql).bind(key.tenant()).bind(key.scenario()).bind(step).execute(&mut *conn).await?;
+        let query = sqlx::query(sql).bind(key.tenant()).bind(key.scenario()).bind(step);
+        if query.execute(&mut *conn).await?.rows_affected() == 0 {
+            return Err(conflict(format!(
+                "no candidate of step {step} is held; roll back to a release that was served"
+            )));
+        }
     }
     Ok(())
 }

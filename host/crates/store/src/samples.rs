@@ -59,7 +59,12 @@ impl Store {
     }
 
     /// Forms the samples of these reports again, in the given order, whatever their state.
-    pub async fn samples(&self, t: &TenantId, s: &ScenarioName, reports: &[RecordId]) -> Result<Vec<Sample>, StoreError> {
+    pub async fn samples(
+        &self,
+        t: &TenantId,
+        s: &ScenarioName,
+        reports: &[RecordId],
+    ) -> Result<Vec<Sample>, StoreError> {
         let mut conn = self.reader().await?;
         self.told(select_samples(&mut conn, &Key::of(t, s), reports).await)
     }
@@ -77,11 +82,11 @@ impl Store {
             let refusal = format!("{} retirements in one call; the limit is {RETIREMENTS_MAX}", items.len());
             return self.told(Err(invalid(refusal)));
         }
-        let cut = |reason: &String| reason.chars().take(REASON_CHARS_MAX).collect::<String>();
-        let items: Vec<_> = items.iter().map(|(id, reason)| (id.clone(), cut(reason))).collect();
-        let bytes = items.iter().map(|(id, reason)| id.as_str().len() + reason.len()).sum();
+        let mut named = HashSet::new();
+        let first = items.iter().filter(|(id, _)| named.insert(id));
+        let list = self.told(to_text(&first.map(|(id, reason)| (id, clean(reason))).collect::<Vec<_>>()))?;
         let key = Key::of(t, s);
-        self.write(bytes, move |conn| Box::pin(set_aside(conn, key, items, now_ms))).await
+        self.write(list.len(), move |conn| Box::pin(set_aside(conn, key, list, now_ms))).await
     }
 
     /// Figures of the scenario; all 0 when it does not exist.
@@ -92,7 +97,11 @@ impl Store {
 
     /// How many samples were retired for which kind of reason: its text up to the first `:`.
     /// The 256 most frequent kinds.
-    pub async fn retirement_reasons(&self, t: &TenantId, s: &ScenarioName) -> Result<BTreeMap<String, i64>, StoreError> {
+    pub async fn retirement_reasons(
+        &self,
+        t: &TenantId,
+        s: &ScenarioName,
+    ) -> Result<BTreeMap<String, i64>, StoreError> {
         let mut conn = self.reader().await?;
         let sql = "SELECT substr(reason, 1, instr(reason || ':', ':') - 1) AS kind, COUNT(*) AS times FROM samples \
                    WHERE tenant = ?1 AND scenario = ?2 AND state = 'retired' \
@@ -160,7 +169,8 @@ async fn select_samples(conn: &mut SqliteConnection, key: &Key, reports: &[Recor
         let mut turns = exchanges.get(report.as_str()).cloned().unwrap_or_default();
         // Its own step may have consumed the records: that does not unmake the batch.
         turns.iter_mut().for_each(|turn| turn.consumed_by = None);
-        samples.push(form(graded, &turns).map_err(|reason| conflict(format!("report {report} is no sample: {reason}")))?);
+        samples
+            .push(form(graded, &turns).map_err(|reason| conflict(format!("report {report} is no sample: {reason}")))?);
     }
     Ok(samples)
 }
@@ -169,17 +179,8 @@ fn read_graded((report, sequence, score, metadata): GradedRow) -> Result<Graded,
     Ok(Graded { report: record_id(report)?, sequence, score, metadata: from_text(&metadata, "metadata")? })
 }
 
-type ExchangeRow = (
-    String,
-    String,
-    String,
-    bool,
-    Option<String>,
-    Option<String>,
-    Option<Vec<u8>>,
-    Option<Vec<u8>>,
-    Option<Vec<u8>>,
-);
+type ExchangeRow =
+    (String, String, String, bool, Option<String>, Option<String>, Option<Vec<u8>>, Option<Vec<u8>>, Option<Vec<u8>>);
 
 /// The referenced records of each report, in the order in which they happened.
 async fn select_exchanges(
@@ -197,7 +198,8 @@ async fn select_exchanges(
                CROSS JOIN sample_records AS link ON link.tenant = ?1 AND link.scenario = ?2 AND link.report = wanted.value \
                CROSS JOIN records AS r ON r.tenant = ?1 AND r.scenario = ?2 AND r.id = link.record \
                ORDER BY wanted.key, r.sequence";
-    let reports: Vec<&RecordId> = graded.iter().map(|graded| &graded.report).collect::<HashSet<_>>().into_iter().collect();
+    let reports: Vec<&RecordId> =
+        graded.iter().map(|graded| &graded.report).collect::<HashSet<_>>().into_iter().collect();
     let query = sqlx::query_as(sql).bind(key.tenant()).bind(key.scenario()).bind(to_text(&reports)?);
     let rows: Vec<ExchangeRow> = query.fetch_all(conn).await?;
     let mut exchanges: HashMap<String, Vec<Exchange>> = HashMap::new();
@@ -209,37 +211,34 @@ async fn select_exchanges(
     Ok(exchanges)
 }
 
-async fn set_aside(
-    conn: &mut SqliteConnection,
-    key: Key,
-    items: Vec<(RecordId, String)>,
-    now_ms: i64,
-) -> Result<(), Fault> {
-    let sql = "UPDATE samples SET state = 'retired', reason = ?4, retired_at_ms = ?5 \
-               WHERE tenant = ?1 AND scenario = ?2 AND report = ?3 AND state = 'pending'";
-    for (report, reason) in items {
-        let query = sqlx::query(sql).bind(key.tenant()).bind(key.scenario()).bind(report.as_str());
-        let retired = query.bind(reason).bind(now_ms).execute(&mut *conn).await?.rows_affected();
-        if retired == 0 {
-            retired_already(conn, &key, &report).await?;
+/// A reason as it is kept: short, on one line.
+fn clean(reason: &str) -> String {
+    reason.chars().take(REASON_CHARS_MAX).map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// `list`: JSON pairs of report and reason, each report once.
+async fn set_aside(conn: &mut SqliteConnection, key: Key, list: String, now_ms: i64) -> Result<(), Fault> {
+    // An upsert, because `UPDATE .. FROM` walks all pending samples for each item of the list.
+    let sql = "INSERT INTO samples (tenant, scenario, report, sequence, state, reason, retired_at_ms, metadata) \
+               SELECT s.tenant, s.scenario, s.report, s.sequence, 'retired', wanted.value ->> 1, ?4, s.metadata \
+               FROM json_each(?3) AS wanted CROSS JOIN samples AS s \
+                 ON s.tenant = ?1 AND s.scenario = ?2 AND s.report = wanted.value ->> 0 \
+               WHERE s.state = 'pending' ON CONFLICT (tenant, scenario, report) DO UPDATE \
+               SET state = excluded.state, reason = excluded.reason, retired_at_ms = excluded.retired_at_ms";
+    let query = sqlx::query(sql).bind(key.tenant()).bind(key.scenario()).bind(list.as_str());
+    query.bind(now_ms).execute(&mut *conn).await?;
+    let sql = "SELECT wanted.value ->> 0, s.state FROM json_each(?3) AS wanted LEFT JOIN samples AS s \
+                 ON s.tenant = ?1 AND s.scenario = ?2 AND s.report = wanted.value ->> 0 \
+               WHERE s.state IS NOT 'retired' ORDER BY wanted.key LIMIT 1";
+    let query = sqlx::query_as(sql).bind(key.tenant()).bind(key.scenario()).bind(list.as_str());
+    let left: Option<(String, Option<String>)> = query.fetch_optional(conn).await?;
+    match left {
+        None => Ok(()),
+        Some((report, Some(state))) => {
+            Err(conflict(format!("report {report} is {state} and can no longer be retired")))
         }
+        Some((report, None)) => Err(StoreError::UnknownReference(record_id(report)?).into()),
     }
-    Ok(())
-}
-
-async fn retired_already(conn: &mut SqliteConnection, key: &Key, report: &RecordId) -> Result<(), Fault> {
-    match state(conn, key, report).await?.as_deref() {
-        Some("retired") => Ok(()),
-        Some(state) => Err(conflict(format!("report {report} is {state} and can no longer be retired"))),
-        None => Err(StoreError::UnknownReference(report.clone()).into()),
-    }
-}
-
-/// The state of a sample; `None`: no such sample.
-pub(crate) async fn state(conn: &mut SqliteConnection, key: &Key, report: &RecordId) -> Result<Option<String>, Fault> {
-    let sql = "SELECT state FROM samples WHERE tenant = ?1 AND scenario = ?2 AND report = ?3";
-    let query = sqlx::query_scalar(sql).bind(key.tenant()).bind(key.scenario()).bind(report.as_str());
-    Ok(query.fetch_optional(conn).await?)
 }
 
 async fn select_counts(conn: &mut SqliteConnection, key: &Key) -> Result<Counts, Fault> {

@@ -119,7 +119,13 @@ impl Store {
 
     /// Ends the running step. Its samples are consumed, or return to the pool when it failed; the release becomes the head
     /// (`HeadMoved` if another did meanwhile: nothing is written and the step still runs). The same step again is no error.
-    pub async fn finish_step(&self, t: &TenantId, s: &ScenarioName, step: &Step, commit: Commit) -> Result<(), StoreError> {
+    pub async fn finish_step(
+        &self,
+        t: &TenantId,
+        s: &ScenarioName,
+        step: &Step,
+        commit: Commit,
+    ) -> Result<(), StoreError> {
         let key = Key::of(t, s);
         let ending = self.told(Ending::of(&key, step, commit).await)?;
         self.write(ending.size(), move |conn| Box::pin(finish(conn, key, ending))).await
@@ -165,7 +171,10 @@ async fn beginning(step: &Step) -> Result<StepRow, Fault> {
         return Err(invalid(format!("step {number}: a step begins as running")));
     }
     if step.batch.len() > BATCH_MAX {
-        return Err(invalid(format!("step {number}: its batch has {} samples; the limit is {BATCH_MAX}", step.batch.len())));
+        return Err(invalid(format!(
+            "step {number}: its batch has {} samples; the limit is {BATCH_MAX}",
+            step.batch.len()
+        )));
     }
     if step.batch.iter().collect::<HashSet<_>>().len() < step.batch.len() {
         return Err(invalid(format!("step {number}: its batch names a report twice")));

@@ -25,6 +25,9 @@ const READER_WAIT: Duration = Duration::from_secs(30);
 /// Bytes to which the write-ahead log shrinks after a long reader let it grow.
 const WAL_BYTES_KEPT: &str = "67108864";
 
+/// Changes no row and yet needs the right to write.
+const WRITES_NOTHING: &str = "UPDATE scenarios SET head = head WHERE FALSE";
+
 static MIGRATIONS: sqlx::migrate::Migrator = sqlx::migrate!("./migrations");
 
 /// What the writer did since the store was opened.
@@ -66,11 +69,15 @@ impl Store {
         let options = options(path);
         let mut connection = options.connect().await.map_err(|e| Fault::Sql(e).told(path))?;
         MIGRATIONS.run_direct(None, &mut connection, false).await.map_err(|e| told_migration(e, path))?;
+        // A file that refuses writes is told now, not at the first answer.
+        sqlx::query(WRITES_NOTHING).execute(&mut connection).await.map_err(|e| Fault::Sql(e).told(path))?;
+        // From here on a missing file was taken away; an empty one in its place would lose the log silently.
+        let options = options.create_if_missing(false);
         let readers = SqlitePoolOptions::new()
             .max_connections(READERS_MAX)
             .acquire_timeout(READER_WAIT)
             .test_before_acquire(false)
-            .connect_lazy_with(options.clone().create_if_missing(false).pragma("query_only", "ON"));
+            .connect_lazy_with(options.clone().pragma("query_only", "ON"));
         let (sender, jobs) = mpsc::channel(QUEUE_JOBS_MAX);
         let counters = Arc::new(Counters::default());
         let writer = Writer {

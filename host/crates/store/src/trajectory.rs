@@ -61,6 +61,9 @@ fn usable(exchange: &Exchange) -> Result<&TokenTrace, String> {
     let sampled = exchange.tokens.as_ref().filter(|trace| !trace.output.is_empty());
     match (exchange.status.as_str(), sampled) {
         ("failed", _) => Err(format!("request failed: record {id}")),
+        (_, Some(trace)) if trace.logprobs.iter().any(|logprob| !logprob.is_finite()) => {
+            Err(format!("log-prob not finite: record {id}"))
+        }
         (_, Some(trace)) => Ok(trace),
         ("cancelled", None) => Err(format!("cancelled before a token: record {id}")),
         (_, None) => Err(format!("no captured tokens: record {id}")),
@@ -68,8 +71,11 @@ fn usable(exchange: &Exchange) -> Result<&TokenTrace, String> {
 }
 
 fn one_release(traces: &[&TokenTrace]) -> Result<(ReleaseId, u32), String> {
+    if traces.iter().any(|trace| trace.spans.first().is_none_or(|span| span.start > 0)) {
+        return Err("no release recorded: its first tokens name no release".to_owned());
+    }
     let mut spans = traces.iter().flat_map(|trace| &trace.spans);
-    let first = spans.next().ok_or("no release recorded: its tokens name no release")?;
+    let first = spans.next().ok_or("no captured tokens: it references no record")?;
     match spans.find(|span| span.release != first.release) {
         Some(other) => Err(format!("more than one release: {} and {}", first.release, other.release)),
         None => Ok((first.release.clone(), first.sequence)),

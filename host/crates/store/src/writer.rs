@@ -39,7 +39,10 @@ pub(crate) trait Pending: Send {
     /// Needs a savepoint: it may fail after its first change.
     fn many_changes(&self) -> bool;
     /// Runs and keeps the result.
-    fn apply<'c>(&'c mut self, conn: &'c mut SqliteConnection) -> Pin<Box<dyn Future<Output = Option<Fault>> + Send + 'c>>;
+    fn apply<'c>(
+        &'c mut self,
+        conn: &'c mut SqliteConnection,
+    ) -> Pin<Box<dyn Future<Output = Option<Fault>> + Send + 'c>>;
     /// Keeps a refusal as the result.
     fn refuse(&mut self, error: StoreError);
     /// Tells the caller: the result, or why the whole transaction failed.
@@ -64,7 +67,10 @@ where
         self.many_changes
     }
 
-    fn apply<'c>(&'c mut self, conn: &'c mut SqliteConnection) -> Pin<Box<dyn Future<Output = Option<Fault>> + Send + 'c>> {
+    fn apply<'c>(
+        &'c mut self,
+        conn: &'c mut SqliteConnection,
+    ) -> Pin<Box<dyn Future<Output = Option<Fault>> + Send + 'c>> {
         Box::pin(async move {
             let work = self.work.take()?;
             match work(conn).await {
@@ -171,4 +177,63 @@ async fn run_job(job: &mut dyn Pending, conn: &mut SqliteConnection, path: &Path
         sqlx::query("RELEASE job").execute(&mut *conn).await?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use reef_core::{ScenarioName, TenantId};
+    use sqlx::SqliteConnection;
+
+    use crate::error::Fault;
+    use crate::{Created, ScenarioSettings, Store, StoreError};
+
+    async fn pragma(conn: &mut SqliteConnection, sql: &'static str) -> Result<(), Fault> {
+        sqlx::query(sql).execute(conn).await?;
+        Ok(())
+    }
+
+    struct Place {
+        store: Store,
+        tenant: TenantId,
+        _folder: tempfile::TempDir,
+    }
+
+    impl Place {
+        /// A store whose writing connection obeys `sql` until it is opened anew.
+        async fn under(sql: &'static str) -> Self {
+            let folder = tempfile::tempdir().expect("folder");
+            let store = Store::open(&folder.path().join("reef.db")).await.expect("open");
+            store.append(0, move |conn| Box::pin(pragma(conn, sql))).await.expect("pragma");
+            Self { store, tenant: TenantId::parse("acme").expect("tenant"), _folder: folder }
+        }
+
+        /// Creates a scenario whose settings have so many bytes.
+        async fn create(&self, name: &str, bytes: usize) -> Result<Created, StoreError> {
+            let mut settings = ScenarioSettings::default();
+            settings.recipe_config.insert("pad".to_owned(), "x".repeat(bytes).into());
+            self.store.create_scenario(&self.tenant, &ScenarioName::parse(name).expect("name"), &settings, 1).await
+        }
+    }
+
+    #[tokio::test]
+    async fn a_full_disk_acknowledges_nothing_and_the_writer_goes_on() {
+        let place = Place::under("PRAGMA max_page_count = 1").await;
+        let (fits, big) = tokio::join!(place.create("fits", 1), place.create("big", 500_000));
+        let told = big.expect_err("no room");
+        assert!(matches!(told, StoreError::Full { .. }), "{told:?}");
+        assert!(told.to_string().contains("reef.db is full") && told.to_string().contains("free space"), "{told}");
+        assert_eq!(fits, Err(told), "nothing of a failed transaction is acknowledged");
+        assert!(place.store.scenarios(&place.tenant).await.expect("list").is_empty(), "nothing of it is stored");
+        place.create("after", 1).await.expect("the writer goes on");
+    }
+
+    #[tokio::test]
+    async fn a_read_only_file_acknowledges_nothing_and_the_writer_goes_on() {
+        let place = Place::under("PRAGMA query_only = ON").await;
+        let told = place.create("refused", 1).await.expect_err("read-only");
+        assert!(matches!(told, StoreError::ReadOnly { .. }), "{told:?}");
+        assert!(told.to_string().contains("write permission"), "{told}");
+        place.create("after", 1).await.expect("the writer goes on");
+        assert_eq!(place.store.scenarios(&place.tenant).await.expect("list").len(), 1);
+    }
 }

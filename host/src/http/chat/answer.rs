@@ -94,7 +94,11 @@ impl Answer {
     pub fn closing(&self, prompt: &[u32], generated: &Generated, rest: &str) -> Vec<Value> {
         let mut chunks = Vec::with_capacity(4);
         if !rest.is_empty() {
-            chunks.push(self.chunk(json!([{ "index": 0, "delta": { "content": rest }, "logprobs": null, "finish_reason": null }])));
+            chunks.push(
+                self.chunk(
+                    json!([{ "index": 0, "delta": { "content": rest }, "logprobs": null, "finish_reason": null }]),
+                ),
+            );
         }
         let finish = generated.finish.as_ref().map(finish_name);
         chunks.push(self.chunk(json!([{ "index": 0, "delta": {}, "logprobs": null, "finish_reason": finish }])));

@@ -64,7 +64,12 @@ pub struct Exchange {
 impl Exchange {
     /// Runs to the end. `events` comes from `Engine::generate`.
     pub async fn run(self, mut events: mpsc::Receiver<Event>, mut sink: Sink) {
-        let answer = Answer::new(&self.request, self.receipt.as_str(), self.served.release.release_id.as_str(), self.created_at_ms);
+        let answer = Answer::new(
+            &self.request,
+            self.receipt.as_str(),
+            self.served.release.release_id.as_str(),
+            self.created_at_ms,
+        );
         let mut generated = Generated::default();
         let mut connected = sink.send(|| answer.opening(&self.prompt)).await;
         let ended = loop {
@@ -143,12 +148,22 @@ impl Exchange {
         stored.map(drop).map_err(ApiError::from)
     }
 
-    fn record(&self, generated: &Generated, status: RecordStatus, body: &Value, traceparent: Option<String>) -> Inference {
+    fn record(
+        &self,
+        generated: &Generated,
+        status: RecordStatus,
+        body: &Value,
+        traceparent: Option<String>,
+    ) -> Inference {
         let tokens = (!generated.tokens.is_empty()).then(|| TokenTrace {
             prompt: self.prompt.clone(),
             output: generated.tokens.iter().map(|token| token.id).collect(),
             logprobs: generated.tokens.iter().map(|token| token.logprob).collect(),
-            spans: vec![ReleaseSpan { start: 0, release: self.served.release.release_id.clone(), sequence: self.served.release.manifest.sequence }],
+            spans: vec![ReleaseSpan {
+                start: 0,
+                release: self.served.release.release_id.clone(),
+                sequence: self.served.release.manifest.sequence,
+            }],
             sampling: self.request.sampling,
         });
         let mut response = body.clone();
@@ -207,4 +222,3 @@ impl Sink {
         }
     }
 }
-

@@ -53,13 +53,22 @@ pub struct Serving {
 }
 
 /// Answers a chat request.
-pub async fn chat_completions(State(serving): State<Serving>, caller: Caller, JsonObject(body): JsonObject) -> Result<Response, V1Error> {
+pub async fn chat_completions(
+    State(serving): State<Serving>,
+    caller: Caller,
+    JsonObject(body): JsonObject,
+) -> Result<Response, V1Error> {
     caller.require(Scope::Infer)?;
     Ok(answer(&serving, caller, body, true).await?)
 }
 
 /// Admits one request and answers it; `recorded: false` leaves no trace in the store.
-pub async fn answer(serving: &Serving, caller: Caller, body: serde_json::Map<String, Value>, recorded: bool) -> Result<Response, ApiError> {
+pub async fn answer(
+    serving: &Serving,
+    caller: Caller,
+    body: serde_json::Map<String, Value>,
+    recorded: bool,
+) -> Result<Response, ApiError> {
     let arrived = Instant::now();
     let created_at_ms = now_ms();
     let receipt = RecordId::fresh();
@@ -107,7 +116,9 @@ pub async fn answer(serving: &Serving, caller: Caller, body: serde_json::Map<Str
     }
     let (reply, answered) = oneshot::channel();
     tokio::spawn(exchange.run(events, Sink::Whole(reply)).instrument(span));
-    let body = answered.await.map_err(|_| ApiError::internal("the exchange ended without an answer", "its task was dropped"))??;
+    let body = answered
+        .await
+        .map_err(|_| ApiError::internal("the exchange ended without an answer", "its task was dropped"))??;
     Ok((StatusCode::OK, headers, Json(body)).into_response())
 }
 
@@ -134,14 +145,29 @@ async fn scenario(serving: &Serving, caller: &Caller) -> Result<Arc<Scenario>, A
 }
 
 /// The header pins a release, else the model name says which weights.
-async fn snapshot(serving: &Serving, scenario: &Arc<Scenario>, caller: &Caller, model: &str) -> Result<Arc<Served>, ApiError> {
+async fn snapshot(
+    serving: &Serving,
+    scenario: &Arc<Scenario>,
+    caller: &Caller,
+    model: &str,
+) -> Result<Arc<Served>, ApiError> {
     let served = scenario.served();
     let named = if model == serving.engine.info().name || model == scenario.key.1.as_str() {
         None
     } else {
         Some(ReleaseId::parse(model).map_err(|_| {
             let known = &serving.engine.info().name;
-            ApiError { param: Some("model".to_owned()), ..ApiError::new(StatusCode::NOT_FOUND, "model_not_found", format!("the model '{}' does not exist; use '{known}', the scenario's name or a release id", model.escape_default())) }
+            ApiError {
+                param: Some("model".to_owned()),
+                ..ApiError::new(
+                    StatusCode::NOT_FOUND,
+                    "model_not_found",
+                    format!(
+                        "the model '{}' does not exist; use '{known}', the scenario's name or a release id",
+                        model.escape_default()
+                    ),
+                )
+            }
         })?)
     };
     match caller.release.clone().or(named) {
@@ -172,8 +198,13 @@ fn tokens_max(engine: &Engine, request: &ChatRequest, prompt: usize) -> Result<u
     let room = context.saturating_sub(prompt);
     let wanted = request.tokens_max.map_or(room, |tokens| tokens as usize);
     if room == 0 || wanted > room {
-        let message = format!("this model's maximum context length is {context} tokens; the messages take {prompt} and the answer may take {wanted}; shorten either");
-        return Err(ApiError { param: Some("messages".to_owned()), ..ApiError::new(StatusCode::BAD_REQUEST, "context_length_exceeded", message) });
+        let message = format!(
+            "this model's maximum context length is {context} tokens; the messages take {prompt} and the answer may take {wanted}; shorten either"
+        );
+        return Err(ApiError {
+            param: Some("messages".to_owned()),
+            ..ApiError::new(StatusCode::BAD_REQUEST, "context_length_exceeded", message)
+        });
     }
     Ok(u32::try_from(wanted).unwrap_or(u32::MAX))
 }

@@ -39,13 +39,28 @@ pub struct ChatRequest {
 
 /// Fields that are read below.
 const READ: [&str; 16] = [
-    "model", "messages", "temperature", "top_p", "top_k", "seed", "stop", "max_tokens", "max_completion_tokens", "stream", "stream_options", "logprobs",
-    "top_logprobs", "return_token_ids", "n", "response_format",
+    "model",
+    "messages",
+    "temperature",
+    "top_p",
+    "top_k",
+    "seed",
+    "stop",
+    "max_tokens",
+    "max_completion_tokens",
+    "stream",
+    "stream_options",
+    "logprobs",
+    "top_logprobs",
+    "return_token_ids",
+    "n",
+    "response_format",
 ];
 /// Fields that describe the client and change nothing in the answer; they are recorded with the body.
 const DESCRIPTIVE: [&str; 6] = ["user", "metadata", "store", "safety_identifier", "prompt_cache_key", "service_tier"];
 /// Fields that are accepted only with the value that changes nothing.
-const NEUTRAL_ONLY: [&str; 7] = ["frequency_penalty", "presence_penalty", "logit_bias", "tools", "functions", "parallel_tool_calls", "tool_choice"];
+const NEUTRAL_ONLY: [&str; 7] =
+    ["frequency_penalty", "presence_penalty", "logit_bias", "tools", "functions", "parallel_tool_calls", "tool_choice"];
 
 impl ChatRequest {
     /// Reads a body; `fresh_seed` is used when the client gives none.
@@ -53,7 +68,9 @@ impl ChatRequest {
         refuse_unsupported(body)?;
         let model = match body.get("model") {
             Some(Value::String(model)) if !model.trim().is_empty() => model.clone(),
-            _ => return Err(ApiError::invalid("model", "model must be the name of a model; GET /v1/models lists them")),
+            _ => {
+                return Err(ApiError::invalid("model", "model must be the name of a model; GET /v1/models lists them"));
+            }
         };
         let tokens_max = match integer(body, "max_completion_tokens", 1, u64::from(u32::MAX))? {
             Some(tokens) => Some(tokens),
@@ -90,7 +107,10 @@ fn refuse_unsupported(body: &Map<String, Value>) -> Result<(), ApiError> {
         }
         let shown: String = name.chars().take(64).collect();
         if !NEUTRAL_ONLY.contains(&name) {
-            return Err(ApiError::invalid(shown.clone(), format!("the parameter '{shown}' is not known to this server")));
+            return Err(ApiError::invalid(
+                shown.clone(),
+                format!("the parameter '{shown}' is not known to this server"),
+            ));
         }
         let neutral = match value {
             Value::Number(number) => number.as_f64() == Some(0.0),
@@ -101,7 +121,10 @@ fn refuse_unsupported(body: &Map<String, Value>) -> Result<(), ApiError> {
             Value::Null => true,
         };
         if !neutral {
-            return Err(ApiError::invalid(shown.clone(), format!("'{shown}' is not supported by this model; leave it out")));
+            return Err(ApiError::invalid(
+                shown.clone(),
+                format!("'{shown}' is not supported by this model; leave it out"),
+            ));
         }
     }
     if integer(body, "n", 1, 128)?.is_some_and(|n| n != 1) {
@@ -142,7 +165,12 @@ fn message(item: &Value, at: &str) -> Result<Option<Message>, ApiError> {
         Some("user") => "user",
         Some("assistant") => "assistant",
         Some("tool") => "tool",
-        _ => return Err(ApiError::invalid(format!("{at}.role"), format!("{at}.role must be system, developer, user, assistant or tool"))),
+        _ => {
+            return Err(ApiError::invalid(
+                format!("{at}.role"),
+                format!("{at}.role must be system, developer, user, assistant or tool"),
+            ));
+        }
     };
     if present(fields, "tool_calls").and_then(Value::as_array).is_some_and(|calls| !calls.is_empty()) {
         return Err(ApiError::invalid(format!("{at}.tool_calls"), "tool calls are not supported by this model"));
@@ -155,7 +183,9 @@ fn message(item: &Value, at: &str) -> Result<Option<Message>, ApiError> {
 }
 
 fn content(value: Option<&Value>, at: &str) -> Result<String, ApiError> {
-    let wrong = || ApiError::invalid(format!("{at}.content"), format!("{at}.content must be text, a list of text parts or null"));
+    let wrong = || {
+        ApiError::invalid(format!("{at}.content"), format!("{at}.content must be text, a list of text parts or null"))
+    };
     match value {
         None | Some(Value::Null) => Ok(String::new()),
         Some(Value::String(text)) => Ok(text.clone()),
@@ -163,9 +193,10 @@ fn content(value: Option<&Value>, at: &str) -> Result<String, ApiError> {
             .iter()
             .map(|part| match (part.get("type").and_then(Value::as_str), part.get("text").and_then(Value::as_str)) {
                 (Some("text"), Some(text)) => Ok(text),
-                (Some(kind), _) if kind != "text" => {
-                    Err(ApiError::invalid(format!("{at}.content"), format!("{at}.content: parts of type '{}' are not supported by this model", kind.escape_default())))
-                }
+                (Some(kind), _) if kind != "text" => Err(ApiError::invalid(
+                    format!("{at}.content"),
+                    format!("{at}.content: parts of type '{}' are not supported by this model", kind.escape_default()),
+                )),
                 _ => Err(wrong()),
             })
             .collect(),
@@ -203,11 +234,18 @@ fn flag(body: &Map<String, Value>, field: &str) -> Result<bool, ApiError> {
 }
 
 fn stops(body: &Map<String, Value>) -> Result<Vec<String>, ApiError> {
-    let wrong = || ApiError::invalid("stop", format!("stop must be a text or up to {STOPS_MAX} texts of 1 to {STOP_BYTES_MAX} bytes"));
+    let wrong = || {
+        ApiError::invalid(
+            "stop",
+            format!("stop must be a text or up to {STOPS_MAX} texts of 1 to {STOP_BYTES_MAX} bytes"),
+        )
+    };
     let stops: Vec<String> = match present(body, "stop") {
         None => return Ok(Vec::new()),
         Some(Value::String(stop)) => vec![stop.clone()],
-        Some(Value::Array(list)) => list.iter().map(|stop| stop.as_str().map(str::to_owned).ok_or_else(wrong)).collect::<Result<_, _>>()?,
+        Some(Value::Array(list)) => {
+            list.iter().map(|stop| stop.as_str().map(str::to_owned).ok_or_else(wrong)).collect::<Result<_, _>>()?
+        }
         Some(_) => return Err(wrong()),
     };
     let fits = stops.len() <= STOPS_MAX && stops.iter().all(|stop| (1..=STOP_BYTES_MAX).contains(&stop.len()));
@@ -226,10 +264,12 @@ fn logprobs(body: &Map<String, Value>) -> Result<Option<u32>, ApiError> {
     let wanted = flag(body, "logprobs")?;
     let top = match present(body, "top_logprobs") {
         None => 0,
-        Some(value) => value
-            .as_u64()
-            .filter(|top| *top <= TOP_LOGPROBS_MAX)
-            .ok_or_else(|| ApiError::invalid("top_logprobs", format!("top_logprobs must be a whole number from 0 to {TOP_LOGPROBS_MAX}")))?,
+        Some(value) => value.as_u64().filter(|top| *top <= TOP_LOGPROBS_MAX).ok_or_else(|| {
+            ApiError::invalid(
+                "top_logprobs",
+                format!("top_logprobs must be a whole number from 0 to {TOP_LOGPROBS_MAX}"),
+            )
+        })?,
     };
     if top > 0 && !wanted {
         return Err(ApiError::invalid("top_logprobs", "top_logprobs needs logprobs: true"));
@@ -258,7 +298,9 @@ mod tests {
 
     #[test]
     fn null_means_absent_for_every_optional_field() {
-        for field in READ.iter().chain(&DESCRIPTIVE).chain(&NEUTRAL_ONLY).filter(|f| **f != "model" && **f != "messages") {
+        for field in
+            READ.iter().chain(&DESCRIPTIVE).chain(&NEUTRAL_ONLY).filter(|f| **f != "model" && **f != "messages")
+        {
             assert!(with(field, Value::Null).is_ok(), "{field}");
         }
     }

@@ -1,10 +1,11 @@
-//! The serving half on the real model: files, model, scheduler.
+//! Serving and training on the real model: files, model, scheduler, trainer.
 //! One engine is loaded for all tests; the model file is the one that scripts/setup.sh provides.
 
 mod files;
 mod model;
 mod serving;
 mod speed;
+mod training;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};

@@ -207,11 +207,13 @@ mod tests {
 
     #[test]
     fn micro_batches_cover_every_row_once_within_the_budget() {
-        let items: Vec<Sample> = (0..40).map(|n| sample(n, &vec![1; 20 + n as usize], 3)).chain([sample(99, &[1; 900], 3)]).collect();
+        let items: Vec<Sample> =
+            (0..40).map(|n| sample(n, &vec![1; 20 + n as usize], 3)).chain([sample(99, &[1; 900], 3)]).collect();
         let items: Vec<&Sample> = items.iter().collect();
         let batch = Batch::new(&items, BOUNDS).expect("valid");
         let runs = batch.micro_batches();
-        let sizes: Vec<usize> = runs.iter().map(|run| run.len() * run.last().expect("not empty").sample.trajectory.tokens.len()).collect();
+        let sizes: Vec<usize> =
+            runs.iter().map(|run| run.len() * run.last().expect("not empty").sample.trajectory.tokens.len()).collect();
         assert_eq!(runs.iter().map(|run| run.len()).sum::<usize>(), 41);
         assert!(sizes.iter().filter(|&&size| size > MICRO_BATCH_TOKENS_MAX).count() == 1, "{sizes:?}");
         assert!(sizes.first() <= sizes.get(1), "{sizes:?}");

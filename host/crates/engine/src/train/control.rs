@@ -32,7 +32,12 @@ struct State {
 
 impl TrainControl {
     pub(super) fn new() -> Self {
-        Self { state: Arc::new(State { cancelled: AtomicBool::new(false), share: AtomicU64::new(TRAIN_SHARE_DEFAULT.to_bits()) }) }
+        Self {
+            state: Arc::new(State {
+                cancelled: AtomicBool::new(false),
+                share: AtomicU64::new(TRAIN_SHARE_DEFAULT.to_bits()),
+            }),
+        }
     }
 
     /// Ends the running call with `EngineError::Cancelled` at the next micro-batch, and every later call.

@@ -52,7 +52,9 @@ impl Critic {
         let size = self.head[0].numel();
         let most = FEATURE_BYTES_MAX / size_of::<f32>() / size;
         if batch.response_tokens > most {
-            return Err(EngineError::Invalid(format!("items: the critic reads at most {most} response tokens at once; split the batch")));
+            return Err(EngineError::Invalid(format!(
+                "items: the critic reads at most {most} response tokens at once; split the batch"
+            )));
         }
         let hit = self.cache.as_ref().filter(|(keys, _)| *keys == feature_keys(batch));
         Ok(hit.map(|(_, features_nd)| features_nd.shallow_clone()))
@@ -84,7 +86,14 @@ impl Critic {
         if updates > CRITIC_UPDATES_MAX {
             return Err(EngineError::Invalid(format!("updates {updates}: at most {CRITIC_UPDATES_MAX}")));
         }
-        let how = Optimizer { learning_rate, beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0, gradient_norm_max: 0.0 };
+        let how = Optimizer {
+            learning_rate,
+            beta1: 0.9,
+            beta2: 0.999,
+            epsilon: 1e-8,
+            weight_decay: 0.0,
+            gradient_norm_max: 0.0,
+        };
         how.check()?;
         let actions: Vec<i64> = (0..).zip(mask).filter(|(_, m)| **m != 0).map(|(index, _)| index).collect();
         if actions.is_empty() {
@@ -125,7 +134,8 @@ fn fit_metrics(before: f64, after: f64, explained: f64) -> BTreeMap<String, f64>
 }
 
 fn explained_variance(returns_a: &Tensor, values_a: &Tensor) -> Result<f64, EngineError> {
-    let variance = |column: &Tensor| Ok::<f64, EngineError>(f64::try_from(&column.f_to_kind(Kind::Double)?.f_var(false)?)?);
+    let variance =
+        |column: &Tensor| Ok::<f64, EngineError>(f64::try_from(&column.f_to_kind(Kind::Double)?.f_var(false)?)?);
     let spread = variance(returns_a)?;
     if spread == 0.0 {
         return Ok(0.0);
@@ -158,7 +168,10 @@ mod tests {
     fn observation_tokens_do_not_teach() {
         let mut critic = Critic::new(2).expect("critic");
         let metrics = fit(&mut critic, &[0.0, 0.0, 9.0], &[1, 1, 0], 5);
-        assert_eq!((metrics["value_loss"], metrics["value_loss_after"], metrics["explained_variance"]), (0.0, 0.0, 0.0));
+        assert_eq!(
+            (metrics["value_loss"], metrics["value_loss_after"], metrics["explained_variance"]),
+            (0.0, 0.0, 0.0)
+        );
         assert_eq!(fit(&mut critic, &[9.0; 3], &[0; 3], 5)["value_loss"], 0.0);
     }
 

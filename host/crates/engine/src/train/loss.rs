@@ -130,9 +130,15 @@ impl Weight {
         let valid = match self {
             Self::Reinforce | Self::Ratio => true,
             Self::Truncated(cap) => cap.is_finite() && cap > 0.0,
-            Self::Masked { low, high } | Self::Ppo { low, high } => low.is_finite() && high.is_finite() && low >= 0.0 && low < high,
+            Self::Masked { low, high } | Self::Ppo { low, high } => {
+                low.is_finite() && high.is_finite() && low >= 0.0 && low < high
+            }
         };
-        if valid { Ok(()) } else { Err(EngineError::Invalid(format!("weight {self:?}: its bounds must be finite, not negative and in order"))) }
+        if valid {
+            Ok(())
+        } else {
+            Err(EngineError::Invalid(format!("weight {self:?}: its bounds must be finite, not negative and in order")))
+        }
     }
 }
 
@@ -211,7 +217,9 @@ mod tests {
 
     #[test]
     fn ppo_gives_the_golden_pairs() {
-        for (ratio, advantage, want) in [(1.5f32, 1.0f32, -1.28f32), (1.5, -1.0, 1.5), (0.5, 1.0, -0.5), (0.5, -1.0, 0.8), (1.1, 1.0, -1.1)] {
+        for (ratio, advantage, want) in
+            [(1.5f32, 1.0f32, -1.28f32), (1.5, -1.0, 1.5), (0.5, 1.0, -0.5), (0.5, -1.0, 0.8), (1.1, 1.0, -1.1)]
+        {
             close(one(PPO, ratio.ln(), 0.0, advantage).0, want);
         }
     }
@@ -274,7 +282,10 @@ mod tests {
                 let shares = token_shares(reduction, &masks);
                 let loss_n = Vec::<f32>::try_from(&losses.loss_n).expect("f32");
                 let want: f32 = loss_n.iter().zip(&shares).map(|(loss, share)| loss * share).sum();
-                close(f32::try_from(reduced(&losses, &Tensor::from_slice(&shares)).expect("scalar")).expect("f32"), want);
+                close(
+                    f32::try_from(reduced(&losses, &Tensor::from_slice(&shares)).expect("scalar")).expect("f32"),
+                    want,
+                );
             }
         }
     }

@@ -63,7 +63,12 @@ impl AdamW {
 
     /// Updates `parameters` from their accumulated gradients, whose global norm is `gradient_norm`.
     /// A parameter without a gradient stays as it is.
-    pub(crate) fn step(&mut self, parameters: &[Tensor], gradient_norm: f64, how: &Optimizer) -> Result<(), EngineError> {
+    pub(crate) fn step(
+        &mut self,
+        parameters: &[Tensor],
+        gradient_norm: f64,
+        how: &Optimizer,
+    ) -> Result<(), EngineError> {
         self.steps += 1;
         // Exponents beyond i32 have a bias correction of exactly 1 anyway.
         let steps = i32::try_from(self.steps).unwrap_or(i32::MAX);
@@ -81,7 +86,8 @@ impl AdamW {
                 let mut parameter = parameter.shallow_clone();
                 let _ = parameter.f_mul_scalar_(1.0 - how.learning_rate * how.weight_decay)?;
                 let _ = first.f_mul_scalar_(how.beta1)?.f_add_(&gradient.f_mul_scalar(1.0 - how.beta1)?)?;
-                let _ = second.f_mul_scalar_(how.beta2)?.f_add_(&gradient.f_square()?.f_mul_scalar_(1.0 - how.beta2)?)?;
+                let _ =
+                    second.f_mul_scalar_(how.beta2)?.f_add_(&gradient.f_square()?.f_mul_scalar_(1.0 - how.beta2)?)?;
                 let denominator = second.f_sqrt()?.f_div_scalar_(second_root)?.f_add_scalar_(how.epsilon)?;
                 let _ = parameter.f_sub_(&first.f_div(&denominator)?.f_mul_scalar_(rate)?)?;
             }
@@ -122,8 +128,14 @@ pub(crate) fn zero_gradients(parameters: &[Tensor]) -> Result<(), EngineError> {
 mod tests {
     use super::*;
 
-    const HOW: Optimizer =
-        Optimizer { learning_rate: 0.1, beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.01, gradient_norm_max: 0.0 };
+    const HOW: Optimizer = Optimizer {
+        learning_rate: 0.1,
+        beta1: 0.9,
+        beta2: 0.95,
+        epsilon: 1e-8,
+        weight_decay: 0.01,
+        gradient_norm_max: 0.0,
+    };
 
     fn with_gradient(parameter: &Tensor, gradient: &[f32]) -> f64 {
         let parameters = [parameter.shallow_clone()];
@@ -151,7 +163,8 @@ mod tests {
                 m[i] = how.beta1 * m[i] + (1.0 - how.beta1) * g;
                 v[i] = how.beta2 * v[i] + (1.0 - how.beta2) * g * g;
                 let (m_hat, v_hat): (f64, f64) = (m[i] / (1.0 - how.beta1.powi(t)), v[i] / (1.0 - how.beta2.powi(t)));
-                p[i] = p[i] * (1.0 - how.learning_rate * how.weight_decay) - how.learning_rate * m_hat / (v_hat.sqrt() + how.epsilon);
+                p[i] = p[i] * (1.0 - how.learning_rate * how.weight_decay)
+                    - how.learning_rate * m_hat / (v_hat.sqrt() + how.epsilon);
             }
         }
         p

@@ -20,12 +20,17 @@ const STEPS: &str = "steps";
 fn moments(adam: &AdamW) -> Vec<(String, Tensor)> {
     let both = [("first", &adam.first), ("second", &adam.second)];
     let named = |kind: &str, (index, tensor): (usize, &Tensor)| (format!("{kind}.{index:05}"), tensor.shallow_clone());
-    both.into_iter().flat_map(|(kind, tensors)| tensors.iter().enumerate().map(move |entry| named(kind, entry))).collect()
+    both.into_iter()
+        .flat_map(|(kind, tensors)| tensors.iter().enumerate().map(move |entry| named(kind, entry)))
+        .collect()
 }
 
 /// Everything of the critic with its names, in a fixed order.
 fn critic_entries(critic: &Critic) -> Vec<(String, Tensor)> {
-    let head = ["weight", "bias"].into_iter().zip(&critic.head).map(|(name, tensor)| (name.to_owned(), tensor.shallow_clone()));
+    let head = ["weight", "bias"]
+        .into_iter()
+        .zip(&critic.head)
+        .map(|(name, tensor)| (name.to_owned(), tensor.shallow_clone()));
     moments(&critic.adam).into_iter().chain(head).collect()
 }
 

@@ -6,8 +6,14 @@ use super::fixture::{sample, tiny_model, trainer_over};
 use super::{Objective, Optimizer, Policy, Reduction, Trainer, Weight};
 use crate::error::EngineError;
 
-const ADAM: Optimizer =
-    Optimizer { learning_rate: 1e-2, beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.01, gradient_norm_max: 1.0 };
+const ADAM: Optimizer = Optimizer {
+    learning_rate: 1e-2,
+    beta1: 0.9,
+    beta2: 0.95,
+    epsilon: 1e-8,
+    weight_decay: 0.01,
+    gradient_norm_max: 1.0,
+};
 
 /// Samples of uneven lengths, temperatures and masks that fill more than one micro-batch.
 fn samples() -> Vec<Sample> {
@@ -113,7 +119,8 @@ fn the_order_of_the_items_changes_no_bit() {
     let backward: Vec<f32> = parts.into_iter().rev().flatten().collect();
     let step = |samples: &[Sample], advantages: Vec<f32>| {
         let mut trainer = trainer_over(&model, None);
-        let objective = Objective::PolicyGradient { weight: Weight::Ratio, advantages, reduction: Reduction::GlobalTokenMean };
+        let objective =
+            Objective::PolicyGradient { weight: Weight::Ratio, advantages, reduction: Reduction::GlobalTokenMean };
         let metrics = trainer.train(&refs(samples), &objective, &ADAM).expect("step");
         (metrics, trainer.checkpoint().expect("files"))
     };
@@ -138,7 +145,11 @@ fn micro_batches_add_up_to_the_gradient_of_the_whole_batch() {
         rest = after;
         let mut trainer = trainer_over(&model, None);
         let scaled = part.iter().map(|a| a / count).collect();
-        let one = Objective::PolicyGradient { weight: Weight::Reinforce, advantages: scaled, reduction: Reduction::SampleTokenMean };
+        let one = Objective::PolicyGradient {
+            weight: Weight::Reinforce,
+            advantages: scaled,
+            reduction: Reduction::SampleTokenMean,
+        };
         loss += trainer.train(&[sample], &one, &ADAM).expect("step")["loss"];
     }
     assert!((loss - whole["loss"]).abs() < 1e-4, "{loss} and {}", whole["loss"]);
@@ -212,11 +223,16 @@ fn refused_and_cancelled_calls_change_nothing() {
     let mut with_nan = advantages(&samples);
     with_nan[3] = f32::NAN;
     for bad in [with_nan, vec![1.0]] {
-        let objective = Objective::PolicyGradient { weight: Weight::Reinforce, advantages: bad, reduction: Reduction::TokenSum };
+        let objective =
+            Objective::PolicyGradient { weight: Weight::Reinforce, advantages: bad, reduction: Reduction::TokenSum };
         let refusal = trainer.train(&refs(&samples), &objective, &ADAM).expect_err("refused");
         assert!(refusal.to_string().contains("advantages"), "{refusal}");
     }
-    let huge = Objective::PolicyGradient { weight: Weight::Reinforce, advantages: vec![f32::MAX; response_tokens(&samples)], reduction: Reduction::TokenSum };
+    let huge = Objective::PolicyGradient {
+        weight: Weight::Reinforce,
+        advantages: vec![f32::MAX; response_tokens(&samples)],
+        reduction: Reduction::TokenSum,
+    };
     assert!(matches!(trainer.train(&refs(&samples), &huge, &ADAM), Err(EngineError::Invalid(_))));
     trainer.control().cancel();
     assert!(matches!(trainer.train(&refs(&samples), &Objective::Nll, &ADAM), Err(EngineError::Cancelled)));
@@ -228,7 +244,11 @@ fn nll_and_reinforce_raise_the_log_prob_of_what_they_reward() {
     let mut trainer = trainer_over(&tiny_model(), None);
     let samples = [sample(0, &[5, 9, 11, 3, 42], 1), sample(1, &[5, 9, 11, 3, 17], 1)];
     let before = trainer.forward(Policy::Current, &refs(&samples)).expect("before");
-    let reward = Objective::PolicyGradient { weight: Weight::Reinforce, advantages: vec![1.0, -1.0], reduction: Reduction::TokenSum };
+    let reward = Objective::PolicyGradient {
+        weight: Weight::Reinforce,
+        advantages: vec![1.0, -1.0],
+        reduction: Reduction::TokenSum,
+    };
     for _ in 0..5 {
         trainer.train(&refs(&samples), &reward, &ADAM).expect("step");
     }
@@ -246,7 +266,10 @@ fn the_critic_learns_on_frozen_features_in_any_order() {
     let model = tiny_model();
     let mut trainer = trainer_over(&model, None);
     let samples = samples();
-    let returns: Vec<f32> = samples.iter().flat_map(|s| vec![if s.sequence % 2 == 0 { 1.0 } else { 0.0 }; s.trajectory.mask.len()]).collect();
+    let returns: Vec<f32> = samples
+        .iter()
+        .flat_map(|s| vec![if s.sequence % 2 == 0 { 1.0 } else { 0.0 }; s.trajectory.mask.len()])
+        .collect();
     assert!(trainer.values(&refs(&samples)).expect("values").iter().all(|&v| v == 0.0));
     let first = trainer.fit_values(&refs(&samples), &returns, 1e-2, 50).expect("fit");
     assert!(first["value_loss_after"] < first["value_loss"], "{first:?}");

@@ -71,7 +71,10 @@ pub struct Trainer {
 
 impl fmt::Debug for Trainer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Trainer").field("steps", &self.adam.steps).field("threads", &self.threads).finish_non_exhaustive()
+        f.debug_struct("Trainer")
+            .field("steps", &self.adam.steps)
+            .field("threads", &self.threads)
+            .finish_non_exhaustive()
     }
 }
 
@@ -120,7 +123,8 @@ impl Trainer {
             None => Lora::init(model.config(), fresh)?,
         };
         let lora = start.duplicate()?;
-        let parameters = lora.parameters().into_iter().map(|p| p.f_set_requires_grad(true)).collect::<Result<Vec<_>, _>>()?;
+        let parameters =
+            lora.parameters().into_iter().map(|p| p.f_set_requires_grad(true)).collect::<Result<Vec<_>, _>>()?;
         let mut adam = AdamW::new(&parameters)?;
         let mut critic = Critic::new(model.config().hidden_size)?;
         if let Some(bytes) = file(state::TRAINER_STATE_FILE) {
@@ -182,7 +186,9 @@ impl Trainer {
         let tally = self.accumulate(&batch, &plan)?;
         let norm = gradient_norm(&self.parameters)?;
         if !norm.is_finite() {
-            return Err(EngineError::Invalid(format!("objective: its gradient norm is {norm}; lower the advantages or bound the ratio")));
+            return Err(EngineError::Invalid(format!(
+                "objective: its gradient norm is {norm}; lower the advantages or bound the ratio"
+            )));
         }
         if norm > 0.0 {
             self.adam.step(&self.parameters, norm, optimizer)?;
@@ -272,8 +278,11 @@ impl Trainer {
         let mut done = 0;
         self.each_micro_batch(batch, |columns| {
             let end = done + columns.len();
-            let part = |column: &[f32]| Ok::<Tensor, EngineError>(Tensor::f_from_slice(column.get(done..end).unwrap_or_default())?);
-            let logp_n = self.backward(columns, (plan.weight, part(&plan.advantages)?, part(&plan.shares)?), &mut tally)?;
+            let part = |column: &[f32]| {
+                Ok::<Tensor, EngineError>(Tensor::f_from_slice(column.get(done..end).unwrap_or_default())?)
+            };
+            let logp_n =
+                self.backward(columns, (plan.weight, part(&plan.advantages)?, part(&plan.shares)?), &mut tally)?;
             if done == 0 {
                 let logp_start = self.log_probs(Some(&self.start), columns)?;
                 let drift = logp_start.iter().zip(&logp_n).map(|(start, now)| f64::from(*start) - f64::from(*now));
@@ -286,7 +295,12 @@ impl Trainer {
     }
 
     /// Forward and backward of one micro-batch; the log-probs of its response tokens.
-    fn backward(&self, columns: &Columns, objective: (Weight, Tensor, Tensor), tally: &mut Tally) -> Result<Vec<f32>, EngineError> {
+    fn backward(
+        &self,
+        columns: &Columns,
+        objective: (Weight, Tensor, Tensor),
+        tally: &mut Tally,
+    ) -> Result<Vec<f32>, EngineError> {
         let (weight, advantages_n, shares_n) = objective;
         let hidden_nd = self.hidden(Some(&self.lora), columns)?;
         // A token's loss needs no other token, so the head runs backward chunk by chunk into a leaf, and the
@@ -297,7 +311,12 @@ impl Trainer {
             let cut = |column_n: &Tensor| column_n.f_narrow(0, chunk.0, chunk.1);
             let logp_c = chosen_log_probs(&self.model, &leaf_nd, columns, chunk)?;
             let (logp_old_c, mask_c) = (cut(&columns.logp_old_n)?, cut(&columns.mask_n)?);
-            let terms = LossColumns { logp_n: &logp_c, logp_old_n: &logp_old_c, advantages_n: &cut(&advantages_n)?, mask_n: &mask_c };
+            let terms = LossColumns {
+                logp_n: &logp_c,
+                logp_old_n: &logp_old_c,
+                advantages_n: &cut(&advantages_n)?,
+                mask_n: &mask_c,
+            };
             let losses = token_losses(weight, &terms)?;
             let loss = reduced(&losses, &cut(&shares_n)?)?;
             loss.f_backward()?;
@@ -358,7 +377,12 @@ fn plan(batch: &Batch<'_>, objective: &Objective) -> Result<Plan, EngineError> {
 }
 
 /// Log-probs f32 [c] of the response tokens of a chunk at their temperatures.
-fn chosen_log_probs(model: &Model, hidden_nd: &Tensor, columns: &Columns, (start, length): (i64, i64)) -> Result<Tensor, EngineError> {
+fn chosen_log_probs(
+    model: &Model,
+    hidden_nd: &Tensor,
+    columns: &Columns,
+    (start, length): (i64, i64),
+) -> Result<Tensor, EngineError> {
     let cut = |column_n: &Tensor| column_n.f_narrow(0, start, length);
     let logits_cv = model.logits(&cut(hidden_nd)?)?.f_div(&cut(&columns.temperature_n)?.f_unsqueeze(1)?)?;
     let targets_c1 = cut(&columns.targets_n)?.f_unsqueeze(1)?;

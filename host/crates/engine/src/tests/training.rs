@@ -1,0 +1,163 @@
+//! The trainer on the real model: samples that the engine itself recorded, and the answers after a few steps.
+
+use std::time::Instant;
+
+use reef_core::{RecordId, ReleaseId, Sample, Trajectory};
+
+use super::*;
+use crate::train::{Objective, Optimizer, Policy, Reduction, Trainer, Weight};
+
+/// Settings of the published SAO runs with a learning rate for adapters.
+const ADAM: Optimizer = Optimizer {
+    learning_rate: 5e-4,
+    beta1: 0.9,
+    beta2: 0.95,
+    epsilon: 1e-8,
+    weight_decay: 0.0,
+    gradient_norm_max: 1.0,
+};
+
+const DIS: Weight = Weight::Masked { low: 0.7, high: 6.0 };
+
+fn sample(sequence: i64, prompt: &[u32], output: &[u32], logprobs: Vec<f32>) -> Sample {
+    let id = RecordId::parse(format!("report-{sequence}")).expect("id");
+    Sample {
+        report: id.clone(),
+        records: vec![id],
+        score: None,
+        metadata: serde_json::Map::new(),
+        trajectory: Trajectory {
+            tokens: [prompt, output].concat(),
+            prompt_length: prompt.len(),
+            mask: vec![1; output.len()],
+            logprobs,
+        },
+        temperature: 1.0,
+        release: ReleaseId::parse("0".repeat(40)).expect("id"),
+        release_sequence: 0,
+        prompt_key: String::new(),
+        sequence,
+    }
+}
+
+/// What the engine answers and records at `temperature` under `weights`.
+fn recorded(count: i64, weights: &Weights, temperature: f32) -> Vec<Sample> {
+    let word = |n: i64| ["river", "stone", "cloud", "lamp"][n as usize % 4];
+    let prompts: Vec<Vec<u32>> =
+        (0..count).map(|n| chat(&format!("Repeat this word and nothing else: {}", word(n)))).collect();
+    let start = |(seed, prompt): (u64, &Vec<u32>)| {
+        let sampling = Sampling { temperature, top_p: 1.0, top_k: 0, seed };
+        engine().generate(Request { sampling, weights: weights.clone(), ..greedy(prompt.clone(), 8) }).expect("queued")
+    };
+    let running: Vec<_> = (0..).zip(&prompts).map(start).collect();
+    let sampled = |((sequence, prompt), events): ((i64, &Vec<u32>), _)| {
+        let (tokens, _) = collect(events);
+        let output: Vec<u32> = tokens.iter().map(|token| token.id).collect();
+        let logprobs = tokens.iter().map(|token| token.logprob).collect();
+        Sample { temperature, ..sample(sequence, prompt, &output, logprobs) }
+    };
+    (0..).zip(&prompts).zip(running).map(sampled).collect()
+}
+
+fn trainer(files: Option<&[(String, Vec<u8>)]>) -> Trainer {
+    let trainer = Trainer::open(engine(), &LoraConfig::default(), files).expect("trainer");
+    // Other tests serve from the same engine meanwhile.
+    trainer.control().set_share(1.0).expect("share");
+    trainer
+}
+
+fn policy_gradient(samples: &[Sample], weight: Weight) -> Objective {
+    let tokens = samples.iter().map(|sample| sample.trajectory.mask.len()).sum();
+    Objective::PolicyGradient { weight, advantages: vec![1.0; tokens], reduction: Reduction::SampleTokenMean }
+}
+
+#[test]
+fn the_trainer_agrees_with_what_the_engine_recorded() {
+    for temperature in [1.0, 0.7] {
+        let samples = recorded(4, &Weights::Base, temperature);
+        let batch: Vec<&Sample> = samples.iter().collect();
+        let metrics = trainer(None).train(&batch, &policy_gradient(&samples, DIS), &ADAM).expect("step");
+        println!("base, temperature {temperature}: {metrics:?}");
+        assert_eq!(metrics["first_step_kl"], 0.0);
+        assert!(metrics["logprob_abs_diff"] < 1e-4, "{metrics:?}");
+        assert_eq!(metrics["masked_share"], 0.0);
+    }
+}
+
+#[test]
+fn a_released_adapter_serves_what_was_trained_and_resumes_bit_for_bit() {
+    let samples = recorded(4, &Weights::Base, 1.0);
+    let batch: Vec<&Sample> = samples.iter().collect();
+    let objective = policy_gradient(&samples, Weight::Reinforce);
+    let mut straight = trainer(None);
+    straight.train(&batch, &objective, &ADAM).expect("step");
+    let files = straight.checkpoint().expect("files");
+
+    let served = engine().adapter_from_files(&files).expect("adapter");
+    let fresh = recorded(4, &Weights::Adapter(served), 1.0);
+    let fresh_batch: Vec<&Sample> = fresh.iter().collect();
+    let mut resumed = trainer(Some(&files));
+    let logp = resumed.forward(Policy::Current, &fresh_batch).expect("log-probs");
+    let recorded: Vec<f32> = fresh.iter().flat_map(|sample| sample.trajectory.logprobs.clone()).collect();
+    let mean = logp.iter().zip(&recorded).map(|(a, b)| (a - b).abs()).sum::<f32>() / logp.len() as f32;
+    println!("adapter: mean log-prob difference {mean:e}");
+    assert!(mean < 1e-4, "{mean}");
+
+    resumed.train(&batch, &objective, &ADAM).expect("step");
+    straight.train(&batch, &objective, &ADAM).expect("step");
+    assert!(resumed.checkpoint().expect("files") == straight.checkpoint().expect("files"));
+}
+
+#[test]
+fn reinforce_raises_the_log_prob_of_a_rewarded_token() {
+    let prompt = chat("Name a colour.");
+    let (wanted, other) = (engine().encode("Blue").expect("ids")[0], engine().encode("The").expect("ids")[0]);
+    let samples = [sample(0, &prompt, &[wanted], vec![0.0]), sample(1, &prompt, &[other], vec![0.0])];
+    let batch: Vec<&Sample> = samples.iter().collect();
+    let objective = Objective::PolicyGradient {
+        weight: Weight::Reinforce,
+        advantages: vec![1.0, -1.0],
+        reduction: Reduction::TokenSum,
+    };
+    let mut trainer = trainer(None);
+    let before = trainer.forward(Policy::Base, &batch).expect("before");
+    for _ in 0..4 {
+        trainer.train(&batch, &objective, &ADAM).expect("step");
+    }
+    let after = trainer.forward(Policy::Current, &batch).expect("after");
+    println!("{before:?} → {after:?}");
+    assert!(after[0] > before[0] + 0.5 && after[1] < before[1], "{before:?} → {after:?}");
+    assert_eq!(trainer.forward(Policy::Base, &batch).expect("base"), before);
+}
+
+/// `cargo test -p reef-engine train_speed -- --ignored --nocapture`
+#[test]
+#[ignore = "prints figures of this machine"]
+fn train_speed() {
+    let peak_mib = || {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let line = status.lines().find(|line| line.starts_with("VmHWM")).unwrap_or_default().to_owned();
+        line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) / 1024
+    };
+    let story: Vec<u32> = (0..64).map(|n| 1_000 + 37 * n).collect();
+    let _ = engine();
+    println!("model loaded, peak {} MiB", peak_mib());
+    for (count, prompt, output) in [(32, 37, 8), (8, 28, 4), (1, 128, 128)] {
+        let ids: Vec<u32> = story.iter().copied().cycle().take(prompt + output).collect();
+        let samples: Vec<Sample> =
+            (0..count).map(|n| sample(n, &ids[..prompt], &ids[prompt..], vec![-1.0; output])).collect();
+        let batch: Vec<&Sample> = samples.iter().collect();
+        let mut trainer = trainer(None);
+        for round in 0..3 {
+            let begin = Instant::now();
+            trainer.train(&batch, &policy_gradient(&samples, Weight::Reinforce), &ADAM).expect("step");
+            let seconds = begin.elapsed().as_secs_f64();
+            let tokens = count as usize * (prompt + output);
+            println!(
+                "{count} × ({prompt} + {output}), step {round}: {seconds:.2} s, {:.0} tok/s, peak {} MiB",
+                tokens as f64 / seconds,
+                peak_mib()
+            );
+        }
+    }
+}
