@@ -164,7 +164,8 @@ async fn build(config: &Config, auth: Arc<Auth>) -> Result<Built, StartError> {
     Ok(Built { parts, workshop, opened, scenarios, store })
 }
 
-fn engine_config(config: &Config) -> EngineConfig {
+/// The engine's part of the configuration.
+pub fn engine_config(config: &Config) -> EngineConfig {
     EngineConfig {
         model: config.model.clone(),
         threads: threads(config.engine.threads),

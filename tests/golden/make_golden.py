@@ -21,7 +21,7 @@ from prompts import CHATS, TOKENIZER_STRINGS
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 TOKENS_MAX = 48
-THREADS = 2
+THREADS = 1
 # A greedy token whose logit leads the runner-up's by less than this is no fair test of another
 # implementation's rounding: the golden answer ends before it.
 LEAD_MIN = 0.001

@@ -4,12 +4,12 @@ use std::time::{Duration, Instant};
 
 use reef_core::{Message, RecordId, ReleaseId, Sample, Sampling, Trajectory};
 use reef_engine::train::{Objective, Optimizer, Reduction, Trainer, Weight};
-use reef_engine::{Engine, EngineConfig, Event, Request, Weights};
+use reef_engine::{Engine, Event, Request, Weights};
 
 use super::median;
 use crate::config::Config;
 use crate::error::StartError;
-use crate::host::threads;
+use crate::host::engine_config;
 
 /// Tokens decoded per stream and run.
 const DECODE_TOKENS: u32 = 64;
@@ -33,14 +33,7 @@ pub struct Serving {
 
 /// The engine of the configuration.
 pub async fn load(config: &Config) -> Result<Engine, StartError> {
-    let engine = EngineConfig {
-        model: config.model.clone(),
-        threads: threads(config.engine.threads),
-        batch_max: config.engine.batch_max,
-        context_max: config.engine.context_max,
-        queue_max: config.engine.queue_max,
-        lora: config.engine.lora,
-    };
+    let engine = engine_config(config);
     let loaded = tokio::task::spawn_blocking(move || Engine::load(engine)).await;
     Ok(loaded.map_err(|error| StartError::Other(error.to_string()))??)
 }

@@ -1,17 +1,23 @@
 //! `/reef/scenarios/{s}/releases…`, rollback, promotion, rejection and steps.
 //! History is never rewritten: going back mints a new release with the old content.
 
+use std::sync::Arc;
+
 use axum::Json;
-use axum::extract::{Path, Query, State};
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request, State};
+use axum::response::{IntoResponse, Response};
 use reef_core::{ReleaseId, ReleaseOrigin};
+use reef_store::{ListedRelease, ReleaseStatus};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use super::Parts;
 use super::body::JsonObject;
 use super::caller::Caller;
 use super::error::ApiError;
 use super::scenarios::Management;
 use crate::config::Scope;
+use crate::scenarios::Scenario;
 
 /// Steps of one listing.
 const STEPS_MAX: u32 = 1000;
@@ -27,60 +33,74 @@ pub async fn list(
     Ok(Json(json!({ "scenario": scenario.key.1, "releases": releases })))
 }
 
+/// What `rollback`, `promote` and `reject` are about: a release of a scenario that the caller administers.
+#[derive(Debug)]
+pub struct Target {
+    scenario: Arc<Scenario>,
+    release: ReleaseId,
+    status: ReleaseStatus,
+    origin: ReleaseOrigin,
+}
+
+impl FromRequest<Parts> for Target {
+    type Rejection = Response;
+
+    async fn from_request(request: Request, state: &Parts) -> Result<Self, Response> {
+        let (mut head, body) = request.into_parts();
+        let caller = Caller::from_request_parts(&mut head, state).await?;
+        let name = Path::<String>::from_request_parts(&mut head, state).await.map_err(IntoResponse::into_response)?;
+        let JsonObject(body) = JsonObject::from_request(Request::from_parts(head, body), state).await?;
+        Self::find(&state.management, &caller, &name, &body).await.map_err(IntoResponse::into_response)
+    }
+}
+
+impl Target {
+    async fn find(
+        management: &Management,
+        caller: &Caller,
+        name: &str,
+        body: &Map<String, Value>,
+    ) -> Result<Self, ApiError> {
+        let scenario = management.open(caller, Scope::Admin, name).await?;
+        let release = match body.get("release_id") {
+            Some(Value::String(id)) => ReleaseId::parse(id.as_str())?,
+            _ => return Err(ApiError::invalid("release_id", "name the release in 'release_id'")),
+        };
+        let listed = management.store.release(&scenario.key.0, &scenario.key.1, &release).await?;
+        let unknown = || ApiError::not_found(format!("release {release} is not a release of scenario '{name}'"));
+        let ListedRelease { release: found, status } = listed.ok_or_else(unknown)?;
+        Ok(Self { scenario, release, status, origin: found.manifest.origin })
+    }
+}
+
 /// `POST …/rollback {release_id}`
-pub async fn rollback(
-    State(management): State<Management>,
-    caller: Caller,
-    Path(name): Path<String>,
-    JsonObject(body): JsonObject,
-) -> Result<Json<Value>, ApiError> {
-    let scenario = management.open(&caller, Scope::Admin, &name).await?;
-    let to = release_id(&body)?;
-    let release = management.scenarios.mint_copy(&scenario, &to, ReleaseOrigin::Rollback { to: to.clone() }).await?;
+pub async fn rollback(State(management): State<Management>, target: Target) -> Result<Json<Value>, ApiError> {
+    if !matches!(target.status, ReleaseStatus::Served | ReleaseStatus::Retained) {
+        return Err(ApiError::conflict(format!("release {} was never served; promote it instead", target.release)));
+    }
+    let origin = ReleaseOrigin::Rollback { to: target.release.clone() };
+    let release = management.scenarios.mint_copy(&target.scenario, &target.release, origin).await?;
     Ok(Json(json!(release)))
 }
 
 /// `POST …/promote {release_id}`: serves a held candidate.
-pub async fn promote(
-    State(management): State<Management>,
-    caller: Caller,
-    Path(name): Path<String>,
-    JsonObject(body): JsonObject,
-) -> Result<Json<Value>, ApiError> {
-    let scenario = management.open(&caller, Scope::Admin, &name).await?;
-    let held = release_id(&body)?;
-    let listed = management.store.release(&scenario.key.0, &scenario.key.1, &held).await?;
-    let step = match listed.map(|listed| listed.release.manifest.origin) {
-        Some(ReleaseOrigin::Step { step }) => step,
-        Some(_) => {
-            return Err(ApiError::conflict(format!(
-                "release {held} was not made by a step; use rollback to return to it"
-            )));
-        }
-        None => return Err(ApiError::not_found(format!("release {held} is not a release of scenario '{name}'"))),
+pub async fn promote(State(management): State<Management>, target: Target) -> Result<Json<Value>, ApiError> {
+    let (ReleaseStatus::Held, ReleaseOrigin::Step { step }) = (target.status, target.origin) else {
+        return Err(ApiError::conflict(format!(
+            "release {} is not a held candidate; use rollback to return to it",
+            target.release
+        )));
     };
-    let release = management.scenarios.mint_copy(&scenario, &held, ReleaseOrigin::Promotion { step }).await?;
+    let origin = ReleaseOrigin::Promotion { step };
+    let release = management.scenarios.mint_copy(&target.scenario, &target.release, origin).await?;
     Ok(Json(json!(release)))
 }
 
 /// `POST …/reject {release_id}`: a held candidate will never be served.
-pub async fn reject(
-    State(management): State<Management>,
-    caller: Caller,
-    Path(name): Path<String>,
-    JsonObject(body): JsonObject,
-) -> Result<Json<Value>, ApiError> {
-    let scenario = management.open(&caller, Scope::Admin, &name).await?;
-    let held = release_id(&body)?;
-    management.store.reject_held(&scenario.key.0, &scenario.key.1, &held).await?;
-    Ok(Json(json!({ "release_id": held, "status": "rejected" })))
-}
-
-fn release_id(body: &Map<String, Value>) -> Result<ReleaseId, ApiError> {
-    match body.get("release_id") {
-        Some(Value::String(id)) => Ok(ReleaseId::parse(id.as_str())?),
-        _ => Err(ApiError::invalid("release_id", "name the release in 'release_id'")),
-    }
+pub async fn reject(State(management): State<Management>, target: Target) -> Result<Json<Value>, ApiError> {
+    let (tenant, name) = &target.scenario.key;
+    management.store.reject_held(tenant, name, &target.release).await?;
+    Ok(Json(json!({ "release_id": target.release, "status": "rejected" })))
 }
 
 /// Query of the list of steps.

@@ -1,6 +1,7 @@
 //! Errors of the store, split by what the caller can do about them, and how SQLite's codes become them.
 //! Inside the crate a `Fault` travels; `Store` and the writer turn it into a `StoreError` that names the file.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use reef_core::{RecordId, ReleaseId, ScenarioName};
@@ -78,7 +79,7 @@ pub enum StoreError {
 }
 
 fn shown(release: &Option<ReleaseId>) -> &str {
-    release.as_ref().map_or("not set", ReleaseId::as_str)
+    release.as_ref().map_or("none", ReleaseId::as_str)
 }
 
 /// What went wrong inside a query or a write, before the file is named.
@@ -150,6 +151,7 @@ impl Fault {
 const SQLITE_READONLY: i32 = 8;
 const SQLITE_CORRUPT: i32 = 11;
 const SQLITE_FULL: i32 = 13;
+const SQLITE_CANTOPEN: i32 = 14;
 const SQLITE_TOOBIG: i32 = 18;
 const SQLITE_CONSTRAINT: i32 = 19;
 const SQLITE_NOTADB: i32 = 26;
@@ -164,10 +166,20 @@ fn told_sql(error: &sqlx::Error, path: PathBuf) -> StoreError {
     let reason = error.as_database_error().map_or_else(|| error.to_string(), |e| e.message().to_owned());
     match (primary_code(error), error) {
         (Some(SQLITE_READONLY), _) => StoreError::ReadOnly { path },
+        (Some(SQLITE_CANTOPEN), _) if refuses_writes(&path) => StoreError::ReadOnly { path },
         (Some(SQLITE_FULL), _) => StoreError::Full { path },
         (Some(SQLITE_CORRUPT | SQLITE_NOTADB), _) => StoreError::Corrupt { path, reason },
         (None, sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_)) => StoreError::Corrupt { path, reason },
         _ => StoreError::Unavailable { path, reason },
+    }
+}
+
+/// SQLite only says that it cannot open a file: the database, or its log beside it, which needs the folder.
+fn refuses_writes(path: &Path) -> bool {
+    match std::fs::OpenOptions::new().append(true).open(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => path.parent().is_some_and(Path::is_dir),
+        Err(error) => matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem),
+        Ok(_) => path.parent().and_then(|folder| folder.metadata().ok()).is_some_and(|folder| folder.permissions().readonly()),
     }
 }
 

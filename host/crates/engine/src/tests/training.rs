@@ -2,12 +2,12 @@
 
 use std::time::Instant;
 
-use reef_core::{RecordId, ReleaseId, Sample, Trajectory};
+use reef_core::Sample;
 
 use super::*;
-use crate::train::{Objective, Optimizer, Policy, Reduction, Trainer, Weight};
+use crate::train::{Objective, Optimizer, Policy, Reduction, Trainer, Weight, fixture};
 
-/// Settings of the published SAO runs with a learning rate for adapters.
+/// A learning rate at which an adapter moves within a few steps.
 const ADAM: Optimizer = Optimizer {
     learning_rate: 5e-4,
     beta1: 0.9,
@@ -20,24 +20,9 @@ const ADAM: Optimizer = Optimizer {
 const DIS: Weight = Weight::Masked { low: 0.7, high: 6.0 };
 
 fn sample(sequence: i64, prompt: &[u32], output: &[u32], logprobs: Vec<f32>) -> Sample {
-    let id = RecordId::parse(format!("report-{sequence}")).expect("id");
-    Sample {
-        report: id.clone(),
-        records: vec![id],
-        score: None,
-        metadata: serde_json::Map::new(),
-        trajectory: Trajectory {
-            tokens: [prompt, output].concat(),
-            prompt_length: prompt.len(),
-            mask: vec![1; output.len()],
-            logprobs,
-        },
-        temperature: 1.0,
-        release: ReleaseId::parse("0".repeat(40)).expect("id"),
-        release_sequence: 0,
-        prompt_key: String::new(),
-        sequence,
-    }
+    let mut sample = fixture::sample(sequence, &[prompt, output].concat(), output.len());
+    sample.trajectory.logprobs = logprobs;
+    sample
 }
 
 /// What the engine answers and records at `temperature` under `weights`.
@@ -134,6 +119,12 @@ fn reinforce_raises_the_log_prob_of_a_rewarded_token() {
 #[test]
 #[ignore = "prints figures of this machine"]
 fn train_speed() {
+    // User time of all threads, in clock ticks of 10 ms: says the cost on a machine that others use too.
+    let cpu_seconds = || {
+        let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+        let fields = stat.rsplit(')').next().unwrap_or_default().to_owned();
+        fields.split_whitespace().nth(11).and_then(|ticks| ticks.parse::<f64>().ok()).unwrap_or(0.0) / 100.0
+    };
     let peak_mib = || {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let line = status.lines().find(|line| line.starts_with("VmHWM")).unwrap_or_default().to_owned();
@@ -149,12 +140,12 @@ fn train_speed() {
         let batch: Vec<&Sample> = samples.iter().collect();
         let mut trainer = trainer(None);
         for round in 0..3 {
-            let begin = Instant::now();
+            let (begin, cpu) = (Instant::now(), cpu_seconds());
             trainer.train(&batch, &policy_gradient(&samples, Weight::Reinforce), &ADAM).expect("step");
-            let seconds = begin.elapsed().as_secs_f64();
+            let (seconds, cpu) = (begin.elapsed().as_secs_f64(), cpu_seconds() - cpu);
             let tokens = count as usize * (prompt + output);
             println!(
-                "{count} × ({prompt} + {output}), step {round}: {seconds:.2} s, {:.0} tok/s, peak {} MiB",
+                "{count} × ({prompt} + {output}), step {round}: {seconds:.2} s, {cpu:.2} CPU s, {:.0} tok/s, peak {} MiB",
                 tokens as f64 / seconds,
                 peak_mib()
             );

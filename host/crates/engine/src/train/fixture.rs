@@ -1,4 +1,4 @@
-//! Samples, a tiny model and trainers for the tests of this module.
+//! Samples, a tiny model and trainers for tests.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::engine::ServingLoad;
 use crate::model::{Model, ModelConfig};
 
 /// A sample whose last `response` tokens were sampled at temperature 1 with log-prob −1, numbered `sequence`.
-pub(super) fn sample(sequence: i64, tokens: &[u32], response: usize) -> Sample {
+pub(crate) fn sample(sequence: i64, tokens: &[u32], response: usize) -> Sample {
     let id = RecordId::parse(format!("report-{sequence}")).expect("id");
     Sample {
         report: id.clone(),

@@ -7,7 +7,7 @@ mod batch;
 mod control;
 mod critic;
 #[cfg(test)]
-mod fixture;
+pub(crate) mod fixture;
 mod loss;
 mod optimizer;
 mod state;

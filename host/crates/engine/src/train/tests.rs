@@ -128,7 +128,7 @@ fn the_order_of_the_items_changes_no_bit() {
 }
 
 #[test]
-fn micro_batches_add_up_to_the_gradient_of_the_whole_batch() {
+fn micro_batches_add_up_to_the_loss_of_the_whole_batch() {
     // Samples one by one, each with the weight it has in the batch, against the batch at once.
     let model = tiny_model();
     let samples = samples();

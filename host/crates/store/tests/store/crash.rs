@@ -1,81 +1,96 @@
-//! Killing the process: what was acknowledged is there, what was not is whole or absent.
+//! A process that is killed while it writes has lost nothing that it acknowledged.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
-use reef_core::StepOutcome;
-use reef_store::{Commit, Store};
+use reef_core::RecordId;
+use reef_store::{ScenarioSettings, Store};
+use tokio::task::JoinSet;
 
-use crate::fixture::{Place, ended, graded, id, inference, scenario, step, tenant, why};
+use crate::fixture::{NOW_MS, id, inference, name, report, tenant};
 
-/// Path of the database for the child process.
-const CHILD_PATH: &str = "REEF_STORE_CRASH_PATH";
-/// Acknowledgements after which the child is killed.
-const KILL_AFTER: [usize; 3] = [1, 200, 1500];
+const DATABASE: &str = "REEF_TEST_STORE";
+const ROUNDS: usize = 5;
+const WRITERS: u32 = 16;
+/// Acknowledgements after which the first round is killed; later rounds at other moments.
+const ACKNOWLEDGED: usize = 150;
+/// A child that is not killed stops by itself.
+const APPENDS_MAX: u32 = 5_000;
 
+/// Tells the parent in one write, so that a line is whole or missing.
+fn acknowledge(record: &RecordId) {
+    let mut out = std::io::stdout().lock();
+    out.write_all(format!("ack {record}\n").as_bytes()).expect("told");
+    out.flush().expect("told");
+}
+
+/// The process that gets killed; as a test of its own it has nothing to do.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "runs only as the child process of the test below"]
-async fn child_that_writes_until_it_is_killed() {
-    let Some(path) = std::env::var_os(CHILD_PATH) else { return };
-    let store = Store::open(&PathBuf::from(path)).await.expect("open");
-    let mut tasks = tokio::task::JoinSet::new();
-    for n in 0..16 {
+async fn writes_until_killed() {
+    let Some(path) = std::env::var_os(DATABASE) else { return };
+    let store = Store::open(Path::new(&path)).await.expect("opened");
+    store.create_scenario(&tenant(), &name(), &ScenarioSettings::default(), NOW_MS).await.expect("created");
+    let process = std::process::id();
+    let mut writers = JoinSet::new();
+    for writer in 0..WRITERS {
         let store = store.clone();
-        tasks.spawn(async move {
-            let (t, s) = (tenant("acme"), scenario("spell"));
-            for k in 0..100_000 {
-                let name = format!("{n}-{k}");
-                store.append_inference(&t, &s, inference(&format!("i-{name}"))).await.expect("append");
-                let report = graded(&format!("r-{name}"), &[&format!("i-{name}")], 1.0);
-                store.append_report(&t, &s, report).await.expect("report");
-                writeln!(std::io::stdout(), "\nacknowledged {name}").expect("say");
+        writers.spawn(async move {
+            for n in 0..APPENDS_MAX {
+                let (receipt, grade) = (format!("r-{process}-{writer}-{n}"), format!("g-{process}-{writer}-{n}"));
+                store.append_inference(&tenant(), &name(), inference(&receipt, &[1; 64], &[n])).await.expect("appended");
+                acknowledge(&id(&receipt));
+                store.append_report(&tenant(), &name(), report(&grade, &[&receipt])).await.expect("graded");
+                acknowledge(&id(&grade));
             }
         });
     }
-    tasks.join_all().await;
+    writers.join_all().await;
 }
 
-#[tokio::test]
-async fn no_acknowledged_record_is_lost_when_the_process_is_killed() {
-    for kill_after in KILL_AFTER {
-        let mut place = Place::new().await;
-        place.store.close().await;
-        let mut child = Command::new(std::env::current_exe().expect("test binary"))
-            .args(["--exact", "crash::child_that_writes_until_it_is_killed", "--ignored", "--nocapture"])
-            .env(CHILD_PATH, place.path())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("child");
-        let lines = BufReader::new(child.stdout.take().expect("stdout")).lines();
-        let named = lines.map_while(Result::ok).filter_map(|l| l.strip_prefix("acknowledged ").map(str::to_owned));
-        let acknowledged: Vec<_> = named.take(kill_after).collect();
-        child.kill().expect("kill");
-        child.wait().expect("dead");
-        assert_eq!(acknowledged.len(), kill_after);
-        place.reopen().await;
-        for name in &acknowledged {
-            for id in [id(&format!("i-{name}")), id(&format!("r-{name}"))] {
-                let found = place.store.record(&place.t, &place.s, &id).await.expect("read");
-                assert!(found.is_some(), "{id} was acknowledged");
-            }
+/// Kills a writer after so many acknowledgements; returns all that it gave.
+fn killed_writer(path: &Path, after: usize) -> BTreeSet<String> {
+    let mut writer = Command::new(std::env::current_exe().expect("this program"))
+        .args(["--exact", "crash::writes_until_killed", "--nocapture"])
+        .env(DATABASE, path)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("started");
+    let mut said = BufReader::new(writer.stdout.take().expect("its words"));
+    let (mut acknowledged, mut line) = (BTreeSet::new(), String::new());
+    while said.read_line(&mut line).expect("read") > 0 {
+        // A last line without its end was never told.
+        if let Some(record) = line.strip_suffix('\n').and_then(|line| line.strip_prefix("ack ")) {
+            acknowledged.insert(record.to_owned());
         }
-        let counts = place.store.counts(&place.t, &place.s).await.expect("counts");
-        assert!(counts.reports <= counts.inferences && counts.reports == counts.pending, "{counts:?}");
-        let pool = place.store.pool(&place.t, &place.s, 10_000).await.expect("pool");
-        assert_eq!(pool.samples.len() as i64, counts.pending);
+        line.clear();
+        if acknowledged.len() == after {
+            writer.kill().expect("killed");
+        }
     }
+    writer.wait().expect("ended");
+    acknowledged
 }
 
 #[tokio::test]
-async fn a_step_that_was_running_at_the_crash_can_end_after_it() {
-    let mut place = Place::with_base().await;
-    let begun = step(1, 0, &[place.sample("a").await]);
-    place.store.begin_step(&place.t, &place.s, &begun).await.expect("begin");
-    place.reopen().await;
-    let running = place.store.running_step(&place.t, &place.s).await.expect("read").expect("running");
-    let skipped = ended(&running, StepOutcome::Skipped { reason: why() });
-    place.store.finish_step(&place.t, &place.s, &skipped, Commit::default()).await.expect("finish");
-    place.reopen().await;
-    assert_eq!(place.store.counts(&place.t, &place.s).await.expect("counts").consumed, 1);
+async fn a_killed_process_has_lost_nothing_that_it_acknowledged() {
+    let folder = tempfile::tempdir().expect("folder");
+    let path = folder.path().join("reef.db");
+    let mut acknowledged = BTreeSet::new();
+    for round in 0..ROUNDS {
+        acknowledged.extend(killed_writer(&path, ACKNOWLEDGED + 37 * round));
+        let store = Store::open(&path).await.expect("opened after the kill");
+        for record in &acknowledged {
+            let found = store.record(&tenant(), &name(), &id(record)).await.expect("read");
+            assert!(found.is_some(), "round {round}: record {record} was acknowledged");
+        }
+        let counts = store.counts(&tenant(), &name()).await.expect("counts");
+        let stored = usize::try_from(counts.inferences + counts.reports).expect("a count");
+        assert!(stored >= acknowledged.len());
+        assert_eq!(counts.pending, counts.reports, "a report and its sample are written together");
+        store.close().await;
+    }
+    println!("killed {ROUNDS} writers; {} acknowledged records survive", acknowledged.len());
+    assert!(acknowledged.len() >= ROUNDS * ACKNOWLEDGED);
 }

@@ -1,156 +1,112 @@
-//! A store in a folder of its own, and the records, reports, steps and releases that tests put in.
+//! One store in a temporary folder with one scenario, and the values that the tests put into it.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use reef_core::{
-    ContentId, Inference, RecordId, RecordStatus, Release, ReleaseId, ReleaseManifest, ReleaseOrigin, ReleaseSpan,
-    Report, Sampling, ScenarioName, Step, StepOutcome, Surface, TenantId, TokenTrace,
+    ContentId, Inference, RecordId, RecordStatus, Release, ReleaseId, ReleaseManifest, ReleaseOrigin, ReleaseSpan, Report,
+    Sampling, ScenarioName, Step, StepOutcome, Surface, TenantId, TokenTrace,
 };
-use reef_store::{ScenarioSettings, Store};
+use reef_store::{Appended, Commit, Counts, Pool, ScenarioSettings, Store, StoreError};
 use serde_json::{Map, json};
+use tempfile::TempDir;
 
-pub struct Place {
-    pub store: Store,
-    pub t: TenantId,
-    pub s: ScenarioName,
-    folder: tempfile::TempDir,
+/// A moment; no test reads a clock.
+pub const NOW_MS: i64 = 1_767_225_600_000;
+
+pub fn tenant() -> TenantId {
+    TenantId::parse("acme").expect("valid")
 }
 
-impl Place {
-    /// A new database with one scenario and no head.
-    pub async fn new() -> Self {
-        let folder = tempfile::tempdir().expect("folder");
-        let store = Store::open(&folder.path().join("reef.db")).await.expect("open");
-        let place = Self { store, t: tenant("acme"), s: scenario("spell"), folder };
-        place.store.create_scenario(&place.t, &place.s, &ScenarioSettings::default(), 1).await.expect("scenario");
-        place
-    }
-
-    /// With release 0 as the head.
-    pub async fn with_base() -> Self {
-        let place = Self::new().await;
-        let base = release(0, None, ReleaseOrigin::Base);
-        place.store.append_release(&place.t, &place.s, &base, None).await.expect("base");
-        place
-    }
-
-    pub fn path(&self) -> PathBuf {
-        self.folder.path().join("reef.db")
-    }
-
-    /// Opens the same file again; the old handle is dropped without closing.
-    pub async fn reopen(&mut self) {
-        self.store = Store::open(&self.path()).await.expect("reopen");
-    }
-
-    pub async fn infer(&self, id: &str) -> i64 {
-        self.store.append_inference(&self.t, &self.s, inference(id)).await.expect("inference")
-    }
-
-    pub async fn report(&self, report: Report) -> bool {
-        self.store.append_report(&self.t, &self.s, report).await.expect("report").duplicate
-    }
-
-    /// One record and one report on it.
-    pub async fn sample(&self, name: &str) -> RecordId {
-        self.infer(&format!("i-{name}")).await;
-        let report = graded(&format!("r-{name}"), &[&format!("i-{name}")], 1.0);
-        self.report(report).await;
-        id(&format!("r-{name}"))
-    }
-}
-
-pub fn tenant(text: &str) -> TenantId {
-    TenantId::parse(text).expect("tenant")
-}
-
-pub fn scenario(text: &str) -> ScenarioName {
-    ScenarioName::parse(text).expect("scenario")
+pub fn name() -> ScenarioName {
+    ScenarioName::parse("spell").expect("valid")
 }
 
 pub fn id(text: &str) -> RecordId {
-    RecordId::parse(text).expect("record id")
+    RecordId::parse(text).expect("valid")
+}
+
+pub fn ids(texts: &[&str]) -> Vec<RecordId> {
+    texts.iter().map(|text| id(text)).collect()
 }
 
 pub fn release_id(n: u32) -> ReleaseId {
-    ReleaseId::parse(format!("{n:040x}")).expect("release id")
+    ReleaseId::parse(format!("{n:040x}")).expect("valid")
 }
 
-pub fn inference(name: &str) -> Inference {
+/// An answer that was sampled by release 0.
+pub fn inference(receipt: &str, prompt: &[u32], output: &[u32]) -> Inference {
+    let sampling = Sampling { temperature: 0.7, top_p: 1.0, top_k: 0, seed: u64::MAX };
+    let spans = vec![ReleaseSpan { start: 0, release: release_id(0), sequence: 0 }];
+    let logprobs = (1..=output.len()).map(|n| -0.1 * n as f32).collect();
     Inference {
-        id: id(name),
-        created_at_ms: 5,
+        id: id(receipt),
+        created_at_ms: NOW_MS,
         path: "/v1/chat/completions".to_owned(),
         status: RecordStatus::Complete,
         capture: true,
-        session: Some("session-1".to_owned()),
+        session: None,
         tags: BTreeMap::new(),
         traceparent: None,
-        request: json!({ "messages": [{ "role": "user", "content": "say ü 🌊" }], "temperature": 0.7 }),
-        response: json!({ "choices": [{ "text": "🌊" }] }),
-        tokens: Some(trace(&[1, 2, 3], &[4, 5])),
+        request: json!({ "messages": [{ "role": "user", "content": "Spell 'café'; DROP TABLE records" }], "top_p": 0.1 }),
+        response: json!({ "choices": [{ "message": { "content": "c-a-f-é" } }] }),
+        tokens: Some(TokenTrace { prompt: prompt.to_vec(), output: output.to_vec(), logprobs, spans, sampling }),
     }
 }
 
-pub fn trace(prompt: &[u32], output: &[u32]) -> TokenTrace {
-    TokenTrace {
-        prompt: prompt.to_vec(),
-        output: output.to_vec(),
-        logprobs: output.iter().map(|token| -0.1 * *token as f32).collect(),
-        spans: vec![ReleaseSpan { start: 0, release: release_id(0), sequence: 0 }],
-        sampling: Sampling { temperature: 0.7, top_p: 0.95, top_k: 40, seed: u64::MAX },
-    }
+/// The same with its trace changed.
+pub fn traced(receipt: &str, change: impl FnOnce(&mut TokenTrace)) -> Inference {
+    let mut record = inference(receipt, &[1, 2, 3], &[4, 5]);
+    change(record.tokens.as_mut().expect("a trace"));
+    record
 }
 
-/// A record whose prompt and output are given.
-pub fn turn(name: &str, prompt: &[u32], output: &[u32]) -> Inference {
-    Inference { tokens: Some(trace(prompt, output)), ..inference(name) }
-}
-
-pub fn graded(name: &str, references: &[&str], score: f64) -> Report {
+/// A report with a score of 1.
+pub fn report(text: &str, references: &[&str]) -> Report {
     Report {
-        id: id(name),
-        created_at_ms: 7,
-        score: Some(score),
+        id: id(text),
+        created_at_ms: NOW_MS,
+        score: Some(1.0),
         feedback: None,
-        references: references.iter().map(|text| id(text)).collect(),
+        references: ids(references),
         metadata: Map::new(),
         amends: None,
         traceparent: None,
     }
 }
 
-pub fn release(n: u32, parent: Option<u32>, origin: ReleaseOrigin) -> Release {
+/// A release that follows `parent`.
+pub fn release(n: u32, parent: Option<&Release>, origin: ReleaseOrigin) -> Release {
     Release {
         release_id: release_id(n),
-        content_id: ContentId::parse(format!("{n:064x}")).expect("content id"),
+        content_id: ContentId::parse(format!("{n:064x}")).expect("valid"),
         manifest: ReleaseManifest {
-            tenant: tenant("acme"),
-            scenario: scenario("spell"),
+            tenant: tenant(),
+            scenario: name(),
             surface: Surface::Weights,
-            sequence: n,
-            parent: parent.map(release_id),
+            sequence: parent.map_or(0, |parent| parent.manifest.sequence + 1),
+            parent: parent.map(|parent| parent.release_id.clone()),
             origin,
             base_model: "0".repeat(64),
             recipe: None,
-            seed: Some(3),
+            seed: None,
             records: None,
-            metrics: BTreeMap::from([("kl".to_owned(), 0.25)]),
-            created_at_ms: 9,
+            metrics: BTreeMap::from([("held_out".to_owned(), 0.1)]),
+            created_at_ms: NOW_MS,
         },
     }
 }
 
-pub fn step(n: u32, parent: u32, batch: &[RecordId]) -> Step {
+/// A step that begins on `parent`.
+pub fn step(number: u32, parent: &Release, batch: &[&str]) -> Step {
     Step {
-        step: n,
-        parent: release_id(parent),
-        batch: batch.to_vec(),
+        step: number,
+        parent: parent.release_id.clone(),
+        batch: ids(batch),
         recipe: "sao@0.1.0#sha256:00".to_owned(),
-        seed: 11,
-        now_ms: 13,
-        metrics: BTreeMap::new(),
+        seed: 7,
+        now_ms: NOW_MS,
+        metrics: BTreeMap::from([("loss".to_owned(), f64::NAN), ("score".to_owned(), 0.1 + 0.2)]),
         calls: Vec::new(),
         traceparent: None,
         outcome: StepOutcome::Running,
@@ -161,6 +117,99 @@ pub fn ended(step: &Step, outcome: StepOutcome) -> Step {
     Step { outcome, ..step.clone() }
 }
 
-pub fn why() -> String {
-    "because".to_owned()
+pub fn failed(step: &Step) -> Step {
+    ended(step, StepOutcome::Failed { reason: "out of fuel".to_owned() })
+}
+
+pub fn skipped(step: &Step) -> Step {
+    ended(step, StepOutcome::Skipped { reason: "all advantages are 0".to_owned() })
+}
+
+pub fn released(step: &Step, release: &Release) -> (Step, Commit) {
+    let outcome = StepOutcome::Released { release: release.release_id.clone(), reason: "better".to_owned() };
+    (ended(step, outcome), Commit { release: Some(release.clone()), ..Commit::default() })
+}
+
+pub fn held(step: &Step, candidate: &Release) -> (Step, Commit) {
+    let outcome = StepOutcome::Held { reason: "a person decides".to_owned() };
+    (ended(step, outcome), Commit { held: Some(candidate.clone()), ..Commit::default() })
+}
+
+pub fn reasons(pool: &Pool) -> Vec<(&str, &str)> {
+    pool.unusable.iter().map(|(report, reason)| (report.as_str(), reason.as_str())).collect()
+}
+
+pub fn usable(pool: &Pool) -> Vec<&str> {
+    pool.samples.iter().map(|sample| sample.report.as_str()).collect()
+}
+
+/// A store with the scenario and its base release.
+pub struct Fixture {
+    pub store: Store,
+    pub base: Release,
+    folder: TempDir,
+}
+
+impl Fixture {
+    pub async fn new() -> Self {
+        let folder = tempfile::tempdir().expect("folder");
+        let store = Store::open(&folder.path().join("reef.db")).await.expect("opened");
+        let base = release(0, None, ReleaseOrigin::Base);
+        store.create_scenario(&tenant(), &name(), &ScenarioSettings::default(), NOW_MS).await.expect("created");
+        store.append_release(&tenant(), &name(), &base, None).await.expect("base");
+        Self { store, base, folder }
+    }
+
+    pub fn path(&self) -> PathBuf {
+        self.folder.path().join("reef.db")
+    }
+
+    /// Closes the file and opens it again, as a restart does.
+    pub async fn reopen(&mut self) {
+        self.store.close().await;
+        self.store = Store::open(&self.path()).await.expect("opened again");
+    }
+
+    pub async fn answer(&self, record: Inference) -> i64 {
+        self.store.append_inference(&tenant(), &name(), record).await.expect("appended")
+    }
+
+    pub async fn report(&self, report: Report) -> Result<Appended, StoreError> {
+        self.store.append_report(&tenant(), &name(), report).await
+    }
+
+    /// An answer `r-<n>` to a prompt of its own, and its report `g-<n>`.
+    pub async fn graded(&self, n: u32) {
+        self.answer(inference(&format!("r-{n}"), &[1, n], &[2, 3])).await;
+        self.report(report(&format!("g-{n}"), &[&format!("r-{n}")])).await.expect("graded");
+    }
+
+    pub async fn pool(&self) -> Pool {
+        self.store.pool(&tenant(), &name(), 1_000).await.expect("pool")
+    }
+
+    pub async fn counts(&self) -> Counts {
+        self.store.counts(&tenant(), &name()).await.expect("counts")
+    }
+
+    pub async fn begin(&self, step: &Step) -> Result<(), StoreError> {
+        self.store.begin_step(&tenant(), &name(), step).await
+    }
+
+    pub async fn finish(&self, step: &Step, commit: Commit) -> Result<(), StoreError> {
+        self.store.finish_step(&tenant(), &name(), step, commit).await
+    }
+
+    pub async fn running(&self) -> Option<Step> {
+        self.store.running_step(&tenant(), &name()).await.expect("running step")
+    }
+
+    pub async fn head(&self) -> ReleaseId {
+        self.store.head(&tenant(), &name()).await.expect("head").expect("a head").release_id
+    }
+
+    pub async fn retire(&self, items: &[(&str, &str)]) -> Result<(), StoreError> {
+        let items: Vec<_> = items.iter().map(|(report, reason)| (id(report), (*reason).to_owned())).collect();
+        self.store.retire(&tenant(), &name(), &items, NOW_MS).await
+    }
 }

@@ -1,14 +1,26 @@
-//! The store against real files: what is durable, what is counted once, what is refused.
+//! The store against real files: many writers, killed processes, full disks and damaged databases.
 
+#[cfg(test)]
 mod conservation;
+#[cfg(test)]
 mod crash;
-mod faults;
+#[cfg(test)]
+mod disk;
+#[cfg(test)]
+mod durability;
+#[cfg(test)]
 mod fixture;
+#[cfg(test)]
+mod persistence;
+#[cfg(test)]
 mod pool;
+#[cfg(test)]
 mod records;
+#[cfg(test)]
 mod releases;
+#[cfg(test)]
 mod reports;
-mod scenarios;
-mod speed;
+#[cfg(test)]
 mod steps;
-mod writing;
+#[cfg(test)]
+mod volume;

@@ -1,90 +1,122 @@
-//! Inference records: exact, ordered, bounded.
+//! Inference records: what is appended is what is read, once, in order.
 
-use reef_core::{Inference, RecordStatus};
+use reef_core::{RecordStatus, Tag};
 use reef_store::{RecordBody, RecordKind, StoreError};
 use serde_json::{Value, json};
 
-use crate::fixture::{Place, graded, id, inference, scenario, tenant};
+use crate::fixture::{Fixture, id, inference, name, report, tenant, traced};
+
+fn ids(page: &[reef_store::StoredRecord]) -> Vec<(i64, String)> {
+    let id = |body: &RecordBody| match body {
+        RecordBody::Inference(record) => record.id.to_string(),
+        RecordBody::Report(report) => report.id.to_string(),
+    };
+    page.iter().map(|stored| (stored.sequence, id(&stored.body))).collect()
+}
 
 #[tokio::test]
-async fn a_record_returns_exactly_as_it_was() {
-    let mut place = Place::new().await;
-    let mut record = inference("i-1");
-    record.request = json!({ "x": 0.1, "big": u64::MAX, "text": "\u{0}\u{1f30a}" });
-    record.tokens.as_mut().expect("tokens").logprobs = vec![-0.0, f32::NEG_INFINITY];
-    place.store.append_inference(&place.t, &place.s, record.clone()).await.expect("append");
-    place.reopen().await;
-    let found = place.store.record(&place.t, &place.s, &id("i-1")).await.expect("read").expect("there");
-    assert_eq!((found.sequence, found.kind), (1, RecordKind::Inference));
-    assert_eq!(found.body, RecordBody::Inference(Box::new(record)));
+async fn a_record_returns_bit_for_bit() {
+    let mut fixture = Fixture::new().await;
+    let mut record = traced("r-1", |trace| trace.logprobs = vec![-0.0, f32::MIN_POSITIVE]);
+    record.status = RecordStatus::Cancelled;
+    record.session = Some("s'; --".to_owned());
+    record.tags.insert(Tag::parse("trial").expect("valid"), "a:/../\u{0}\"'".to_owned());
+    record.request = json!({ "temperature": 0.1 + 0.2, "seed": u64::MAX, "n": -1.5e-300, "text": "\u{0}é\u{1f41a}" });
+    fixture.answer(record.clone()).await;
+    fixture.reopen().await;
+    let stored = fixture.store.record(&tenant(), &name(), &record.id).await.expect("read").expect("there");
+    assert_eq!(stored.body, RecordBody::Inference(Box::new(record)));
+    assert_eq!((stored.kind, stored.sequence), (RecordKind::Inference, 1));
 }
 
 #[tokio::test]
 async fn the_same_record_again_keeps_its_sequence_and_another_is_a_conflict() {
-    let place = Place::new().await;
-    let first = place.infer("i-1").await;
-    assert_eq!(place.infer("i-1").await, first);
-    let other = Inference { status: RecordStatus::Cancelled, ..inference("i-1") };
-    let refused = place.store.append_inference(&place.t, &place.s, other).await.expect_err("conflict");
-    assert!(matches!(refused, StoreError::Conflict(_)), "{refused}");
-    assert_eq!(place.store.counts(&place.t, &place.s).await.expect("counts").inferences, 1);
-    assert_eq!(place.infer("i-2").await, first + 1, "a refusal takes no sequence");
+    let fixture = Fixture::new().await;
+    let first = fixture.answer(inference("r-1", &[1], &[2])).await;
+    fixture.answer(inference("r-2", &[1], &[2])).await;
+    assert_eq!(fixture.answer(inference("r-1", &[1], &[2])).await, first);
+    let other = fixture.store.append_inference(&tenant(), &name(), inference("r-1", &[1], &[3])).await;
+    let refusal = other.expect_err("other content");
+    assert!(matches!(refusal, StoreError::Conflict(_)) && refusal.to_string().contains("r-1"), "{refusal}");
+    assert_eq!(fixture.counts().await.inferences, 2);
 }
 
 #[tokio::test]
-async fn records_are_read_in_pages_by_kind_and_by_tenant() {
-    let place = Place::new().await;
-    for n in 0..5 {
-        place.sample(&n.to_string()).await;
+async fn an_unknown_scenario_is_named_with_the_remedy() {
+    let fixture = Fixture::new().await;
+    let other = reef_core::ScenarioName::parse("other").expect("valid");
+    let refused = fixture.store.append_inference(&tenant(), &other, inference("r-1", &[1], &[2])).await;
+    assert_eq!(refused.expect_err("unknown").to_string(), "scenario 'other' does not exist; create it first");
+}
+
+#[tokio::test]
+async fn pages_follow_one_another_without_gap_or_overlap() {
+    let fixture = Fixture::new().await;
+    for n in 1..=5 {
+        fixture.graded(n).await;
     }
-    let page = |after, limit, kind| place.store.records(&place.t, &place.s, after, limit, kind);
-    let first = page(0, 3, None).await.expect("page");
-    assert_eq!(first.iter().map(|r| r.sequence).collect::<Vec<_>>(), [1, 2, 3]);
-    let rest = page(3, 100, None).await.expect("page");
-    assert_eq!(rest.len(), 7);
-    let reports = page(0, 100, Some(RecordKind::Report)).await.expect("page");
-    assert_eq!(reports.len(), 5);
-    assert!(reports.iter().all(|r| matches!(r.body, RecordBody::Report(_))));
-    assert!(page(10, 100, None).await.expect("page").is_empty());
-    let foreign = place.store.records(&tenant("other"), &place.s, 0, 100, None).await.expect("page");
-    assert!(foreign.is_empty());
-    assert_eq!(place.store.record(&tenant("other"), &place.s, &id("i-1")).await.expect("read"), None);
-}
-
-#[tokio::test]
-async fn a_page_ends_before_its_bodies_fill_memory_but_never_is_empty() {
-    let place = Place::new().await;
-    for n in 0..3 {
-        let request = Value::String("x".repeat(40 << 20));
-        let record = Inference { request, ..inference(&format!("i-{n}")) };
-        place.store.append_inference(&place.t, &place.s, record).await.expect("append");
+    let read = async |after, limit, kind| fixture.store.records(&tenant(), &name(), after, limit, kind).await.expect("page");
+    let (mut after, mut all) = (0, Vec::new());
+    loop {
+        let page = read(after, 3, None).await;
+        let Some(last) = page.last() else { break };
+        after = last.sequence;
+        all.extend(ids(&page));
     }
-    let page = place.store.records(&place.t, &place.s, 0, 100, None).await.expect("page");
-    assert_eq!(page.len(), 1);
+    assert_eq!(all.iter().map(|(sequence, _)| *sequence).collect::<Vec<_>>(), (1..=10).collect::<Vec<_>>());
+    let reports = ids(&read(0, 3, Some(RecordKind::Report)).await);
+    assert_eq!(reports, [(2, "g-1".to_owned()), (4, "g-2".to_owned()), (6, "g-3".to_owned())]);
+    assert!(read(0, 0, None).await.is_empty());
 }
 
 #[tokio::test]
-async fn oversize_and_inconsistent_records_are_refused_by_name() {
-    let place = Place::new().await;
-    let big = Inference { request: Value::String("x".repeat(129 << 20)), ..inference("i-big") };
-    let mut uneven = inference("i-uneven");
-    uneven.tokens.as_mut().expect("tokens").logprobs.pop();
-    for (record, said) in [(big, "limit"), (uneven, "2 tokens, 1 log-probs")] {
-        let name = record.id.to_string();
-        let refused = place.store.append_inference(&place.t, &place.s, record).await.expect_err("refused");
-        assert!(
-            matches!(&refused, StoreError::Invalid(text) if text.contains(&name) && text.contains(said)),
-            "{refused}"
-        );
+async fn a_page_ends_before_its_bodies_fill_the_memory() {
+    let fixture = Fixture::new().await;
+    for n in 1..=3 {
+        let mut record = inference(&format!("r-{n}"), &[1], &[2]);
+        record.response = Value::String("x".repeat(40 << 20));
+        fixture.answer(record).await;
     }
+    let page = fixture.store.records(&tenant(), &name(), 0, 1_000, None).await.expect("page");
+    assert_eq!(ids(&page), [(1, "r-1".to_owned())], "two bodies are over 64 MiB");
 }
 
 #[tokio::test]
-async fn a_scenario_must_exist() {
-    let place = Place::new().await;
-    let none = scenario("none");
-    let unknown = Err(StoreError::UnknownScenario(none.clone()));
-    assert_eq!(place.store.append_inference(&place.t, &none, inference("i-1")).await, unknown);
-    let report = place.store.append_report(&place.t, &none, graded("r-1", &[], 1.0)).await;
-    assert_eq!(report.map(|a| a.sequence), unknown);
+async fn a_body_too_deep_to_be_read_back_is_refused_and_harms_no_page() {
+    let fixture = Fixture::new().await;
+    let nested = |levels| (1..levels).fold(json!([]), |inner, _| json!([inner]));
+    for levels in [126, 127, 128, 200] {
+        let mut record = inference(&format!("r-{levels}"), &[1], &[2]);
+        record.request = nested(levels);
+        let appended = fixture.store.append_inference(&tenant(), &name(), record).await;
+        assert_eq!(appended.is_ok(), levels == 126, "{levels} levels in the request");
+        if let Err(refusal) = appended {
+            assert!(refusal.to_string().contains("levels deep; the limit is 127"), "{refusal}");
+        }
+    }
+    let mut deep = report("g-1", &["r-126"]);
+    deep.feedback = Some(nested(127));
+    assert!(matches!(fixture.report(deep).await, Err(StoreError::Invalid(_))));
+    let page = fixture.store.records(&tenant(), &name(), 0, 10, None).await.expect("readable");
+    assert_eq!(ids(&page), [(1, "r-126".to_owned())]);
+}
+
+#[tokio::test]
+async fn records_that_break_a_rule_are_refused_in_a_sentence() {
+    let fixture = Fixture::new().await;
+    let cases = [
+        (traced("r-1", |trace| trace.logprobs.truncate(1)), "2 tokens, 1 log-probs"),
+        (traced("r-2", |trace| trace.sampling.temperature = f32::NAN), "not finite"),
+        (traced("r-3", |trace| trace.prompt = vec![0; 1 << 20]), "more than 1048576 tokens"),
+    ];
+    for (record, rule) in cases {
+        let (named, refused) = (record.id.clone(), fixture.store.append_inference(&tenant(), &name(), record).await);
+        let told = refused.expect_err(rule).to_string();
+        assert!(told.contains(rule) && told.contains(named.as_str()), "{told}");
+    }
+    let mut long = inference("r-4", &[1], &[2]);
+    long.session = Some("s".repeat(5_000));
+    assert!(matches!(fixture.store.append_inference(&tenant(), &name(), long).await, Err(StoreError::Invalid(_))));
+    assert_eq!(fixture.counts().await.inferences, 0);
+    assert_eq!(fixture.store.record(&tenant(), &name(), &id("r-4")).await.expect("read"), None);
 }

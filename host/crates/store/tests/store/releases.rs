@@ -1,56 +1,111 @@
-//! The chain and its head.
+//! The chain: the head moves by compare-and-swap, and a held candidate is decided upon once.
 
-use reef_core::ReleaseOrigin;
-use reef_store::{ReleaseStatus, ScenarioSettings, StoreError};
+use reef_core::{Release, ReleaseOrigin};
+use reef_store::{ReleaseStatus, StoreError};
+use tokio::task::JoinSet;
 
-use crate::fixture::{Place, release, release_id, tenant};
+use crate::fixture::{Fixture, held, name, release, release_id, step, tenant};
 
-fn back(n: u32, parent: u32) -> reef_core::Release {
-    release(n, Some(parent), ReleaseOrigin::Rollback { to: release_id(0) })
+async fn append(fixture: &Fixture, release: &Release, expected: Option<u32>) -> Result<(), StoreError> {
+    fixture.store.append_release(&tenant(), &name(), release, expected.map(release_id).as_ref()).await
+}
+
+async fn status(fixture: &Fixture, n: u32) -> ReleaseStatus {
+    fixture.store.release(&tenant(), &name(), &release_id(n)).await.expect("read").expect("there").status
+}
+
+/// A scenario whose step 1 made the candidate 1, which waits.
+async fn with_candidate() -> Fixture {
+    let fixture = Fixture::new().await;
+    fixture.graded(1).await;
+    let first = step(1, &fixture.base, &["g-1"]);
+    fixture.begin(&first).await.expect("begun");
+    let (ended, commit) = held(&first, &release(1, Some(&fixture.base), ReleaseOrigin::Step { step: 1 }));
+    fixture.finish(&ended, commit).await.expect("held");
+    fixture
 }
 
 #[tokio::test]
-async fn the_head_moves_only_from_where_the_caller_believes_it_to_be() {
-    let mut place = Place::new().await;
-    assert_eq!(place.store.head(&place.t, &place.s).await.expect("head"), None);
-    let base = release(0, None, ReleaseOrigin::Base);
-    place.store.append_release(&place.t, &place.s, &base, None).await.expect("base");
-    place.store.append_release(&place.t, &place.s, &base, None).await.expect("the same again");
-    place.store.append_release(&place.t, &place.s, &back(1, 0), Some(&release_id(0))).await.expect("next");
-    for (release, expected) in [(back(2, 0), Some(release_id(0))), (release(3, None, ReleaseOrigin::Base), None)] {
-        let refused = place.store.append_release(&place.t, &place.s, &release, expected.as_ref()).await;
-        assert!(matches!(refused, Err(StoreError::HeadMoved { .. })), "{refused:?}");
-    }
-    let reused = place.store.append_release(&place.t, &place.s, &base, None).await;
-    assert!(matches!(reused, Err(StoreError::Conflict(_))), "an earlier release is never the head again");
-    let orphan = place.store.append_release(&place.t, &place.s, &back(4, 0), Some(&release_id(1))).await;
-    assert!(matches!(orphan, Err(StoreError::Invalid(_))), "{orphan:?}");
-    place.reopen().await;
-    let listed = place.store.releases(&place.t, &place.s).await.expect("list");
-    let told: Vec<_> = listed.iter().map(|l| (l.release.release_id.clone(), l.status)).collect();
-    assert_eq!(told, [(release_id(1), ReleaseStatus::Served), (release_id(0), ReleaseStatus::Retained)]);
-    assert_eq!(listed.last().expect("base").release, base);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn of_many_concurrent_releases_on_one_head_exactly_one_wins() {
-    let place = Place::with_base().await;
-    let mut tries = tokio::task::JoinSet::new();
+async fn of_many_that_build_on_one_head_exactly_one_wins() {
+    let fixture = Fixture::new().await;
+    let mut calls = JoinSet::new();
     for n in 1..=32 {
-        let (store, t, s) = (place.store.clone(), place.t.clone(), place.s.clone());
-        tries.spawn(async move { store.append_release(&t, &s, &back(n, 0), Some(&release_id(0))).await.is_ok() });
+        let (store, next) = (fixture.store.clone(), release(n, Some(&fixture.base), ReleaseOrigin::Rollback { to: release_id(0) }));
+        calls.spawn(async move { (n, store.append_release(&tenant(), &name(), &next, Some(&release_id(0))).await) });
     }
-    assert_eq!(tries.join_all().await.into_iter().filter(|won| *won).count(), 1);
-    assert_eq!(place.store.releases(&place.t, &place.s).await.expect("list").len(), 2);
+    let results = calls.join_all().await;
+    let won: Vec<u32> = results.iter().filter(|(_, result)| result.is_ok()).map(|(n, _)| *n).collect();
+    assert_eq!(won.len(), 1);
+    assert_eq!(fixture.head().await, release_id(won[0]));
+    for (_, lost) in results.iter().filter(|(n, _)| *n != won[0]) {
+        let moved = StoreError::HeadMoved { scenario: name(), expected: Some(release_id(0)), actual: Some(release_id(won[0])) };
+        assert_eq!(*lost, Err(moved));
+    }
+    assert_eq!(fixture.store.releases(&tenant(), &name()).await.expect("releases").len(), 2, "what lost is not listed");
+    assert_eq!(status(&fixture, 0).await, ReleaseStatus::Retained);
 }
 
 #[tokio::test]
-async fn a_release_of_another_tenant_is_refused_and_unseen() {
-    let place = Place::with_base().await;
-    let other = tenant("other");
-    place.store.create_scenario(&other, &place.s, &ScenarioSettings::default(), 1).await.expect("scenario");
-    let foreign = place.store.append_release(&other, &place.s, &release(0, None, ReleaseOrigin::Base), None).await;
-    assert!(matches!(foreign, Err(StoreError::Invalid(_))));
-    assert_eq!(place.store.release(&other, &place.s, &release_id(0)).await.expect("read"), None);
-    assert_eq!(place.store.head(&other, &place.s).await.expect("head"), None);
+async fn a_base_starts_a_chain_once() {
+    let fixture = Fixture::new().await;
+    append(&fixture, &fixture.base, None).await.expect("the same base again");
+    let other = append(&fixture, &release(1, None, ReleaseOrigin::Base), None).await.expect_err("a second base");
+    let told = format!("the head of scenario 'spell' is {}, not none: another release was made", release_id(0));
+    assert!(other.to_string().starts_with(&told), "{other}");
+    let orphan = append(&fixture, &release(1, None, ReleaseOrigin::Base), Some(0)).await.expect_err("no parent");
+    assert!(orphan.to_string().contains("names another parent"), "{orphan}");
+    let next = release(1, Some(&fixture.base), ReleaseOrigin::Rollback { to: release_id(0) });
+    append(&fixture, &next, Some(0)).await.expect("appended");
+    assert!(matches!(append(&fixture, &fixture.base, Some(1)).await, Err(StoreError::Conflict(_))), "history is not rewritten");
+}
+
+#[tokio::test]
+async fn a_promotion_takes_the_held_candidate_once() {
+    let fixture = with_candidate().await;
+    let promoted = release(2, Some(&fixture.base), ReleaseOrigin::Promotion { step: 1 });
+    append(&fixture, &promoted, Some(0)).await.expect("promoted");
+    assert_eq!((fixture.head().await, status(&fixture, 1).await), (release_id(2), ReleaseStatus::Retained));
+    let again = release(3, Some(&promoted), ReleaseOrigin::Promotion { step: 1 });
+    let refusal = append(&fixture, &again, Some(2)).await.expect_err("promoted already");
+    assert!(refusal.to_string().contains("no candidate of step 1 is held"), "{refusal}");
+    assert_eq!(fixture.head().await, release_id(2), "a refused promotion moves nothing");
+    let rejected = fixture.store.reject_held(&tenant(), &name(), &release_id(1)).await;
+    assert!(matches!(rejected, Err(StoreError::Conflict(_))));
+}
+
+#[tokio::test]
+async fn a_rejected_candidate_is_never_served() {
+    let mut fixture = with_candidate().await;
+    for _ in 0..2 {
+        fixture.store.reject_held(&tenant(), &name(), &release_id(1)).await.expect("rejected");
+    }
+    fixture.reopen().await;
+    assert_eq!(status(&fixture, 1).await, ReleaseStatus::Rejected);
+    let promoted = release(2, Some(&fixture.base), ReleaseOrigin::Promotion { step: 1 });
+    assert!(matches!(append(&fixture, &promoted, Some(0)).await, Err(StoreError::Conflict(_))));
+    assert_eq!(fixture.head().await, release_id(0));
+    let head = fixture.store.reject_held(&tenant(), &name(), &release_id(0)).await.expect_err("the head is not held");
+    assert!(head.to_string().contains("roll back to another release"), "{head}");
+    let never = fixture.store.reject_held(&tenant(), &name(), &release_id(9)).await;
+    assert_eq!(never, Err(StoreError::UnknownRelease(release_id(9))));
+}
+
+#[tokio::test]
+async fn a_release_that_belongs_elsewhere_is_refused() {
+    let fixture = Fixture::new().await;
+    let mut foreign = release(1, Some(&fixture.base), ReleaseOrigin::Rollback { to: release_id(0) });
+    foreign.manifest.scenario = reef_core::ScenarioName::parse("other").expect("valid");
+    let refusal = append(&fixture, &foreign, Some(0)).await.expect_err("of another scenario");
+    assert!(refusal.to_string().contains("belongs to scenario 'other' of tenant 'acme'"), "{refusal}");
+}
+
+#[tokio::test]
+async fn a_release_returns_with_every_metric_bit_for_bit() {
+    let mut fixture = Fixture::new().await;
+    let mut next = release(1, Some(&fixture.base), ReleaseOrigin::Rollback { to: release_id(0) });
+    next.manifest.metrics = [("third", 1.0 / 3.0), ("most", f64::MAX), ("none", f64::NEG_INFINITY)].map(|(name, value)| (name.to_owned(), value)).into();
+    append(&fixture, &next, Some(0)).await.expect("appended");
+    fixture.reopen().await;
+    let head = fixture.store.head(&tenant(), &name()).await.expect("read");
+    assert_eq!(head, Some(next));
 }

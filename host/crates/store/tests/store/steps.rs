@@ -1,174 +1,220 @@
-//! Steps: one at a time, the same batch after a restart, one transaction at the end.
+//! Steps: a batch is reserved, survives a restart, and ends in one transaction.
 
-use reef_core::{RecordId, ReleaseOrigin, Report, StepOutcome};
+use reef_core::{ReleaseOrigin, StepOutcome};
 use reef_store::{Commit, ReleaseStatus, StoreError};
 
-use crate::fixture::{Place, ended, graded, id, release, release_id, step, why};
+use crate::fixture::{
+    Fixture, ended, failed, held, ids, name, release, release_id, released, skipped, step, tenant, usable,
+};
 
-fn released(n: u32) -> StepOutcome {
-    StepOutcome::Released { release: release_id(n), reason: why() }
-}
-
-fn commit(n: u32, parent: u32, number: u32) -> Commit {
-    Commit {
-        release: Some(release(n, Some(parent), ReleaseOrigin::Step { step: number })),
-        state: vec![("seen".to_owned(), Some(vec![n as u8])), ("gone".to_owned(), None)],
-        recipe: "sao".to_owned(),
-        ..Commit::default()
+async fn with_samples(samples: u32) -> Fixture {
+    let fixture = Fixture::new().await;
+    for n in 1..=samples {
+        fixture.graded(n).await;
     }
+    fixture
 }
 
-async fn batch(place: &Place, names: &[&str]) -> Vec<RecordId> {
-    let mut ids = Vec::new();
-    for name in names {
-        ids.push(place.sample(name).await);
-    }
-    ids
+fn written(key: &str, value: &[u8]) -> (String, Option<Vec<u8>>) {
+    (key.to_owned(), Some(value.to_vec()))
 }
 
-#[tokio::test]
-async fn a_running_step_forms_the_same_batch_after_a_restart() {
-    let mut place = Place::with_base().await;
-    let mut ids = batch(&place, &["a", "b", "c"]).await;
-    ids.reverse();
-    let begun = step(1, 0, &ids);
-    let before = place.store.samples(&place.t, &place.s, &ids).await.expect("samples");
-    place.store.begin_step(&place.t, &place.s, &begun).await.expect("begin");
-    place.store.begin_step(&place.t, &place.s, &begun).await.expect("the same again");
-    place.reopen().await;
-    let running = place.store.running_step(&place.t, &place.s).await.expect("read").expect("running");
-    assert_eq!(running, begun);
-    assert_eq!(place.store.samples(&place.t, &place.s, &running.batch).await.expect("samples"), before);
-    assert_eq!(place.store.counts(&place.t, &place.s).await.expect("counts").reserved, 3);
-    assert_eq!(place.store.next_step_number(&place.t, &place.s).await.expect("number"), 2);
+fn remembering(state: Vec<(String, Option<Vec<u8>>)>) -> Commit {
+    Commit { state, recipe: "sao".to_owned(), ..Commit::default() }
+}
+
+async fn state(fixture: &Fixture) -> Vec<(String, Vec<u8>)> {
+    fixture.store.recipe_state(&tenant(), &name(), "sao").await.expect("state").into_iter().collect()
 }
 
 #[tokio::test]
-async fn finishing_moves_step_samples_release_head_and_state_together_and_once() {
-    let mut place = Place::with_base().await;
-    let begun = step(1, 0, &batch(&place, &["a", "b"]).await);
-    place.store.begin_step(&place.t, &place.s, &begun).await.expect("begin");
-    let mut done = ended(&begun, released(1));
-    done.metrics.insert("loss".to_owned(), f64::INFINITY);
-    for _ in 0..2 {
-        place.store.finish_step(&place.t, &place.s, &done, commit(1, 0, 1)).await.expect("finish");
-        place.reopen().await;
-    }
-    assert_eq!(place.store.head(&place.t, &place.s).await.expect("head").expect("head").release_id, release_id(1));
-    assert_eq!(place.store.step(&place.t, &place.s, 1).await.expect("step"), Some(done.clone()));
-    assert_eq!(place.store.steps(&place.t, &place.s, 10).await.expect("steps"), [done.clone()]);
-    assert_eq!(place.store.running_step(&place.t, &place.s).await.expect("read"), None);
-    let state = place.store.recipe_state(&place.t, &place.s, "sao").await.expect("state");
-    assert_eq!(state.into_iter().collect::<Vec<_>>(), [("seen".to_owned(), vec![1])]);
-    let counts = place.store.counts(&place.t, &place.s).await.expect("counts");
-    assert_eq!((counts.consumed, counts.pending, counts.steps), (2, 0, 1));
-    let other = ended(&begun, StepOutcome::Skipped { reason: why() });
-    let refused = place.store.finish_step(&place.t, &place.s, &other, Commit::default()).await;
-    assert!(matches!(refused, Err(StoreError::Conflict(_))));
+async fn a_step_that_begins_reserves_its_batch() {
+    let fixture = with_samples(3).await;
+    let first = step(1, &fixture.base, &["g-3", "g-1"]);
+    fixture.begin(&first).await.expect("begun");
+    fixture.begin(&first).await.expect("the same step again is no error");
+    let counts = fixture.counts().await;
+    assert_eq!((counts.pending, counts.reserved, counts.consumed, counts.steps), (1, 2, 0, 1));
+    assert_eq!(usable(&fixture.pool().await), ["g-2"]);
+    let second = fixture.begin(&step(2, &fixture.base, &["g-2"])).await.expect_err("one at a time");
+    assert_eq!(second.to_string(), "step 1 is running; end it first");
 }
 
 #[tokio::test]
-async fn a_moved_head_undoes_everything_and_the_step_can_still_fail() {
-    let place = Place::with_base().await;
-    let begun = step(1, 0, &batch(&place, &["a"]).await);
-    place.store.begin_step(&place.t, &place.s, &begun).await.expect("begin");
-    let rollback = release(7, Some(0), ReleaseOrigin::Rollback { to: release_id(0) });
-    place.store.append_release(&place.t, &place.s, &rollback, Some(&release_id(0))).await.expect("rollback");
-    let done = ended(&begun, released(1));
-    let refused = place.store.finish_step(&place.t, &place.s, &done, commit(1, 0, 1)).await;
-    assert!(
-        matches!(&refused, Err(StoreError::HeadMoved { actual: Some(now), .. }) if *now == release_id(7)),
-        "{refused:?}"
-    );
-    assert!(place.store.recipe_state(&place.t, &place.s, "sao").await.expect("state").is_empty());
-    assert_eq!(place.store.release(&place.t, &place.s, &release_id(1)).await.expect("read"), None);
-    assert_eq!(place.store.running_step(&place.t, &place.s).await.expect("read"), Some(begun.clone()));
-    let failed = ended(&begun, StepOutcome::Failed { reason: why() });
-    place.store.finish_step(&place.t, &place.s, &failed, Commit::default()).await.expect("fail");
-    assert_eq!(place.store.counts(&place.t, &place.s).await.expect("counts").pending, 1);
-    let stale = place.store.begin_step(&place.t, &place.s, &step(2, 0, &begun.batch)).await;
-    assert!(matches!(stale, Err(StoreError::HeadMoved { .. })));
-    place.store.begin_step(&place.t, &place.s, &step(2, 7, &begun.batch)).await.expect("again on the new head");
-}
-
-#[tokio::test]
-async fn a_failed_step_returns_its_batch_but_for_reports_amended_meanwhile() {
-    let place = Place::with_base().await;
-    let begun = step(1, 0, &batch(&place, &["a", "b"]).await);
-    place.store.begin_step(&place.t, &place.s, &begun).await.expect("begin");
-    place.report(Report { amends: Some(id("r-a")), ..graded("r-a2", &["i-a"], 0.1) }).await;
-    let failed = ended(&begun, StepOutcome::Failed { reason: why() });
-    let state = Commit { state: vec![("k".to_owned(), Some(vec![1]))], recipe: "sao".to_owned(), ..Commit::default() };
-    place.store.finish_step(&place.t, &place.s, &failed, state).await.expect("fail");
-    assert!(place.store.recipe_state(&place.t, &place.s, "sao").await.expect("state").is_empty());
-    let pool = place.store.pool(&place.t, &place.s, 10).await.expect("pool");
-    assert_eq!(pool.samples.iter().map(|s| s.report.as_str()).collect::<Vec<_>>(), ["r-b", "r-a2"]);
-    assert_eq!(place.store.counts(&place.t, &place.s).await.expect("counts").retired, 1);
-}
-
-#[tokio::test]
-async fn one_step_runs_at_a_time_in_order_on_free_samples() {
-    let place = Place::with_base().await;
-    let ids = batch(&place, &["a", "b"]).await;
-    let (a, b) = (&ids[..1], &ids[1..]);
-    let early = place.store.begin_step(&place.t, &place.s, &step(2, 0, a)).await;
-    assert!(matches!(&early, Err(StoreError::Conflict(text)) if text.contains("the next step is 1")), "{early:?}");
-    place.store.begin_step(&place.t, &place.s, &step(1, 0, a)).await.expect("begin");
-    let second = place.store.begin_step(&place.t, &place.s, &step(2, 0, b)).await;
-    assert!(matches!(&second, Err(StoreError::Conflict(text)) if text.contains("step 1 is running")), "{second:?}");
-    let failed = ended(&step(1, 0, a), StepOutcome::Rejected { reason: why() });
-    place.store.finish_step(&place.t, &place.s, &failed, Commit::default()).await.expect("finish");
-    let used = place.store.begin_step(&place.t, &place.s, &step(2, 0, &ids)).await;
-    assert!(matches!(&used, Err(StoreError::Conflict(text)) if text.contains("r-a is consumed")), "{used:?}");
-    assert_eq!(place.store.counts(&place.t, &place.s).await.expect("counts").pending, 1, "nothing was reserved");
-}
-
-#[tokio::test]
-async fn outcome_and_commit_must_fit() {
-    let place = Place::with_base().await;
-    let begun = step(1, 0, &batch(&place, &["a"]).await);
-    place.store.begin_step(&place.t, &place.s, &begun).await.expect("begin");
-    let wrong = [
-        (ended(&begun, StepOutcome::Running), Commit::default()),
-        (ended(&begun, released(1)), Commit::default()),
-        (ended(&begun, released(2)), commit(1, 0, 1)),
-        (ended(&begun, StepOutcome::Held { reason: why() }), commit(1, 0, 1)),
-        (ended(&begun, StepOutcome::Rejected { reason: why() }), commit(1, 0, 1)),
+async fn a_step_that_cannot_begin_reserves_nothing() {
+    let fixture = with_samples(3).await;
+    fixture.retire(&[("g-3", "expired: too old")]).await.expect("retired");
+    let other = release(5, None, ReleaseOrigin::Base);
+    let mut ended_already = step(1, &fixture.base, &["g-1"]);
+    ended_already.outcome = StepOutcome::Skipped { reason: String::new() };
+    let cases = [
+        (step(1, &fixture.base, &["g-1", "g-3"]), "report g-3 is retired; form the batch again"),
+        (step(1, &fixture.base, &["g-1", "g-9"]), "report g-9 is not a sample of this scenario; form the batch again"),
+        (step(1, &fixture.base, &["g-1", "g-1"]), "its batch names a report twice"),
+        (step(2, &fixture.base, &["g-1"]), "the next step is 1"),
+        (step(1, &other, &["g-1"]), "start again from the new head"),
+        (ended_already, "a step begins as running"),
     ];
-    for (step, commit) in wrong {
-        let refused = place.store.finish_step(&place.t, &place.s, &step, commit).await;
-        assert!(matches!(refused, Err(StoreError::Invalid(_))), "{refused:?}");
+    for (wrong, told) in cases {
+        let refusal = fixture.begin(&wrong).await.expect_err(told).to_string();
+        assert!(refusal.contains(told), "{refusal}");
     }
-    let other_batch = step(1, 0, &[]);
-    let skipped = ended(&other_batch, StepOutcome::Skipped { reason: why() });
-    let refused = place.store.finish_step(&place.t, &place.s, &skipped, Commit::default()).await;
-    assert!(matches!(refused, Err(StoreError::Conflict(_))));
-    assert_eq!(place.store.counts(&place.t, &place.s).await.expect("counts").reserved, 1);
+    let counts = fixture.counts().await;
+    assert_eq!((counts.pending, counts.reserved, counts.steps), (2, 0, 0));
+    assert_eq!(fixture.running().await, None);
 }
 
 #[tokio::test]
-async fn a_held_candidate_waits_beside_the_chain() {
-    let place = Place::with_base().await;
-    for (number, name) in [(1, "a"), (2, "b")] {
-        let begun = step(number, 0, &batch(&place, &[name]).await);
-        place.store.begin_step(&place.t, &place.s, &begun).await.expect("begin");
-        let held = Some(release(10 + number, Some(0), ReleaseOrigin::Step { step: number }));
-        let commit = Commit { held, ..Commit::default() };
-        let step = ended(&begun, StepOutcome::Held { reason: why() });
-        place.store.finish_step(&place.t, &place.s, &step, commit).await.expect("finish");
+async fn a_running_step_forms_the_same_batch_in_the_same_order_after_a_restart() {
+    let mut fixture = with_samples(12).await;
+    let batch = ["g-11", "g-2", "g-12", "g-1", "g-10", "g-3"];
+    let first = step(1, &fixture.base, &batch);
+    fixture.begin(&first).await.expect("begun");
+    let before = fixture.store.samples(&tenant(), &name(), &first.batch).await.expect("samples");
+    fixture.reopen().await;
+    let running = fixture.running().await.expect("still running");
+    assert!(running.metrics["loss"].is_nan());
+    assert_eq!(running.metrics["score"].to_bits(), first.metrics["score"].to_bits());
+    assert_eq!((&running.batch, running.seed, &running.recipe), (&ids(&batch), first.seed, &first.recipe));
+    let after = fixture.store.samples(&tenant(), &name(), &running.batch).await.expect("samples");
+    assert_eq!(after, before);
+    fixture.begin(&first).await.expect("the same step, as the restarted learner begins it");
+    assert_eq!(fixture.counts().await.reserved, 6);
+}
+
+#[tokio::test]
+async fn a_failed_step_returns_its_samples_and_writes_no_state() {
+    let fixture = with_samples(2).await;
+    let first = step(1, &fixture.base, &["g-2", "g-1"]);
+    fixture.begin(&first).await.expect("begun");
+    fixture.finish(&failed(&first), remembering(vec![written("plan", b"x")])).await.expect("ended");
+    assert_eq!(usable(&fixture.pool().await), ["g-1", "g-2"]);
+    assert_eq!((fixture.running().await, state(&fixture).await), (None, Vec::new()));
+    assert_eq!(fixture.store.next_step_number(&tenant(), &name()).await, Ok(2));
+    fixture.begin(&step(2, &fixture.base, &["g-1", "g-2"])).await.expect("the samples are free again");
+}
+
+#[tokio::test]
+async fn a_released_step_consumes_its_batch_moves_the_head_and_keeps_its_state() {
+    let mut fixture = with_samples(2).await;
+    let first = step(1, &fixture.base, &["g-1"]);
+    fixture.begin(&first).await.expect("begun");
+    let next = release(1, Some(&fixture.base), ReleaseOrigin::Step { step: 1 });
+    let (ended, commit) = released(&first, &next);
+    let commit = Commit { release: commit.release, ..remembering(vec![written("a", b"1"), written("b", b"\x00\xff")]) };
+    fixture.finish(&ended, commit).await.expect("released");
+    fixture.reopen().await;
+    assert_eq!(fixture.head().await, next.release_id);
+    let counts = fixture.counts().await;
+    assert_eq!((counts.pending, counts.reserved, counts.consumed), (1, 0, 1));
+    assert_eq!(state(&fixture).await, [("a".to_owned(), b"1".to_vec()), ("b".to_owned(), b"\x00\xff".to_vec())]);
+    let stored = fixture.store.step(&tenant(), &name(), 1).await.expect("read").expect("there");
+    assert_eq!((stored.outcome, stored.batch), (ended.outcome, ended.batch));
+    let second = step(2, &next, &["g-2"]);
+    fixture.begin(&second).await.expect("begun");
+    let changed = remembering(vec![("a".to_owned(), None), written("b", b"2")]);
+    fixture.finish(&skipped(&second), changed).await.expect("skipped");
+    assert_eq!(state(&fixture).await, [("b".to_owned(), b"2".to_vec())]);
+    let other = fixture.store.recipe_state(&tenant(), &name(), "opd").await.expect("state");
+    assert!(other.is_empty(), "state belongs to one recipe");
+}
+
+#[tokio::test]
+async fn a_head_that_moved_leaves_the_step_running_and_nothing_written() {
+    let fixture = with_samples(1).await;
+    let first = step(1, &fixture.base, &["g-1"]);
+    fixture.begin(&first).await.expect("begun");
+    let rollback = release(7, Some(&fixture.base), ReleaseOrigin::Rollback { to: release_id(0) });
+    fixture.store.append_release(&tenant(), &name(), &rollback, Some(&release_id(0))).await.expect("rolled back");
+    let next = release(1, Some(&fixture.base), ReleaseOrigin::Step { step: 1 });
+    let (ended, commit) = released(&first, &next);
+    let commit = Commit { release: commit.release, ..remembering(vec![written("a", b"1")]) };
+    let moved = fixture.finish(&ended, commit).await;
+    let expected = StoreError::HeadMoved { scenario: name(), expected: Some(release_id(0)), actual: Some(release_id(7)) };
+    assert_eq!(moved, Err(expected));
+    assert_eq!((fixture.head().await, state(&fixture).await), (release_id(7), Vec::new()));
+    assert_eq!(fixture.store.release(&tenant(), &name(), &release_id(1)).await, Ok(None));
+    assert_eq!((fixture.counts().await.reserved, fixture.running().await.map(|step| step.step)), (1, Some(1)));
+    fixture.finish(&failed(&first), Commit::default()).await.expect("the learner gives the batch back");
+    assert_eq!(usable(&fixture.pool().await), ["g-1"]);
+}
+
+#[tokio::test]
+async fn ending_a_step_twice_is_no_error_and_ending_it_otherwise_is_one() {
+    let fixture = with_samples(1).await;
+    let first = step(1, &fixture.base, &["g-1"]);
+    fixture.begin(&first).await.expect("begun");
+    let next = release(1, Some(&fixture.base), ReleaseOrigin::Step { step: 1 });
+    let (ended, commit) = released(&first, &next);
+    for _ in 0..2 {
+        fixture.finish(&ended, commit.clone()).await.expect("ended");
     }
-    let status =
-        async |n| place.store.release(&place.t, &place.s, &release_id(n)).await.expect("read").expect("there").status;
-    assert_eq!(place.store.head(&place.t, &place.s).await.expect("head").expect("head").release_id, release_id(0));
-    assert_eq!(status(11).await, ReleaseStatus::Held);
-    place.store.reject_held(&place.t, &place.s, &release_id(11)).await.expect("reject");
-    place.store.reject_held(&place.t, &place.s, &release_id(11)).await.expect("again");
-    assert_eq!(status(11).await, ReleaseStatus::Rejected);
-    let promoted = release(20, Some(0), ReleaseOrigin::Promotion { step: 2 });
-    place.store.append_release(&place.t, &place.s, &promoted, Some(&release_id(0))).await.expect("promote");
-    assert_eq!((status(20).await, status(12).await), (ReleaseStatus::Served, ReleaseStatus::Retained));
-    let late = place.store.reject_held(&place.t, &place.s, &release_id(12)).await;
-    assert!(matches!(late, Err(StoreError::Conflict(_))));
-    let none = place.store.reject_held(&place.t, &place.s, &release_id(99)).await;
-    assert_eq!(none, Err(StoreError::UnknownRelease(release_id(99))));
+    let counts = fixture.counts().await;
+    assert_eq!((counts.consumed, counts.steps, fixture.head().await), (1, 1, next.release_id.clone()));
+    let otherwise = fixture.finish(&failed(&first), Commit::default()).await.expect_err("ended already");
+    assert_eq!(otherwise.to_string(), "step 1 has ended otherwise already");
+    assert_eq!(fixture.counts().await, counts);
+    let never = fixture.finish(&skipped(&step(2, &next, &[])), Commit::default()).await.expect_err("never begun");
+    assert_eq!(never.to_string(), "step 2 has not begun in this scenario");
+}
+
+#[tokio::test]
+async fn an_ending_that_contradicts_itself_is_refused() {
+    let fixture = with_samples(2).await;
+    let first = step(1, &fixture.base, &["g-1"]);
+    fixture.begin(&first).await.expect("begun");
+    let next = release(1, Some(&fixture.base), ReleaseOrigin::Step { step: 1 });
+    let orphan = release(1, None, ReleaseOrigin::Step { step: 1 });
+    let mut foreign = next.clone();
+    foreign.manifest.tenant = reef_core::TenantId::parse("rival").expect("valid");
+    let with = |release| Commit { release: Some(release), ..Commit::default() };
+    let (won, _) = released(&first, &next);
+    let wrong_state = remembering(vec![written(&"k".repeat(257), b"")]);
+    let nameless = Commit { state: vec![written("a", b"1")], ..Commit::default() };
+    let mut other_batch = skipped(&first);
+    other_batch.batch = ids(&["g-2"]);
+    let cases = [
+        (first.clone(), Commit::default(), "it has not ended"),
+        (won.clone(), Commit::default(), "do not fit"),
+        (won.clone(), with(release(2, Some(&fixture.base), ReleaseOrigin::Step { step: 1 })), "do not fit"),
+        (won.clone(), with(orphan), "names another parent"),
+        (won, with(foreign), "belongs to scenario 'spell' of tenant 'rival'"),
+        (skipped(&first), with(next.clone()), "do not fit"),
+        (ended(&first, StepOutcome::Held { reason: String::new() }), Commit::default(), "do not fit"),
+        (skipped(&first), wrong_state, "state key of 257 bytes"),
+        (skipped(&first), nameless, "the recipe's name has 0 bytes"),
+        (other_batch, Commit::default(), "began with another batch or parent"),
+    ];
+    for (step, commit, told) in cases {
+        let refusal = fixture.finish(&step, commit).await.expect_err(told).to_string();
+        assert!(refusal.contains(told), "{refusal}");
+    }
+    assert_eq!((fixture.head().await, fixture.counts().await.reserved), (release_id(0), 1));
+}
+
+#[tokio::test]
+async fn steps_are_listed_newest_first() {
+    let fixture = with_samples(1).await;
+    for number in 1..=3 {
+        let step = step(number, &fixture.base, &["g-1"]);
+        fixture.begin(&step).await.expect("begun");
+        fixture.finish(&failed(&step), Commit::default()).await.expect("failed");
+    }
+    let listed = fixture.store.steps(&tenant(), &name(), 2).await.expect("steps");
+    assert_eq!(listed.iter().map(|step| step.step).collect::<Vec<_>>(), [3, 2]);
+}
+
+#[tokio::test]
+async fn a_held_candidate_consumes_its_batch_and_leaves_the_head() {
+    let fixture = with_samples(1).await;
+    let first = step(1, &fixture.base, &["g-1"]);
+    fixture.begin(&first).await.expect("begun");
+    let candidate = release(1, Some(&fixture.base), ReleaseOrigin::Step { step: 1 });
+    let (waiting, commit) = held(&first, &candidate);
+    fixture.finish(&waiting, commit).await.expect("held");
+    assert_eq!((fixture.head().await, fixture.counts().await.consumed), (release_id(0), 1));
+    let listed = fixture.store.releases(&tenant(), &name()).await.expect("releases");
+    let standing: Vec<_> = listed.iter().map(|listed| (listed.release.release_id.clone(), listed.status)).collect();
+    assert_eq!(standing, [(release_id(1), ReleaseStatus::Held), (release_id(0), ReleaseStatus::Served)]);
+    assert_eq!(listed[0].release, candidate);
 }
