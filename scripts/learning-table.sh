@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 mkdir -p docs
 : > docs/learning.json
 for seed in ${SEEDS:-1 2 3}; do
-  target/debug/reef demo --seed "$seed" --page "docs/learning-$seed.html" --json | tail -n 1 | tee -a docs/learning.json
+  "${REEF:-target/debug/reef}" demo --seed "$seed" --page "docs/learning-$seed.html" --json | tail -n 1 | tee -a docs/learning.json
 done
 python3 - <<'PY'
 import json

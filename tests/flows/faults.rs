@@ -9,8 +9,7 @@ use crate::support::{TestHost, faults, poll};
 async fn every_fault_is_visible_and_serving_goes_on() {
     let host = TestHost::start(|config| {
         config.recipe = Some(faults());
-        config.sandbox.wall_propose_ms = 300;
-        config.sandbox.wall_select_ms = 300;
+        config.sandbox.wall_propose_ms = 2_000;
         config.sandbox.fuel_propose = u64::MAX / 4;
     })
     .await;

@@ -88,7 +88,7 @@ pub fn all() -> Vec<Family> {
     vec![
         family("repeat", Difficulty::Easy, "Answer with one word.", repeat),
         harder("first-word", "Answer with one word.", first_word),
-        harder("swap", "Answer with the result only.", swap),
+        harder("title-case", "Answer with the result only.", title_case),
     ]
 }
 
@@ -123,9 +123,11 @@ fn repeat(deck: &mut Deck) -> Task {
     Task { prompt: format!("Repeat this word and nothing else: {word}"), wanted: word.to_owned() }
 }
 
-fn swap(deck: &mut Deck) -> Task {
-    let (first, second) = (deck.word(), deck.word());
-    Task { prompt: format!("Swap these two words: {first} {second}"), wanted: format!("{second} {first}") }
+fn title_case(deck: &mut Deck) -> Task {
+    let word = deck.word();
+    let (initial, rest) = word.split_at(1);
+    let prompt = format!("Write this word with a capital first letter: {word}");
+    Task { prompt, wanted: format!("{}{rest}", initial.to_uppercase()) }
 }
 
 fn first_word(deck: &mut Deck) -> Task {
@@ -296,7 +298,7 @@ mod tests {
             |choice: &str| select(choice).map(|families| families.iter().map(|family| family.name).collect::<Vec<_>>());
         assert_eq!(names("all").expect("all").len(), all().len());
         assert!(select("easy").expect("easy").iter().all(|family| family.difficulty == Difficulty::Easy));
-        assert_eq!(names("swap, repeat").expect("two"), ["swap", "repeat"]);
+        assert_eq!(names("first-word, repeat").expect("two"), ["first-word", "repeat"]);
         assert!(names("repeet").expect_err("unknown").contains("'repeet'; use all, easy, or some of repeat"));
         assert!(names("repeat,repeat").is_err() && names("").is_err());
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use reef_core::{HeldOutTask, RecordId, ReleaseId, ReleaseOrigin, Sample, Step, StepOutcome, sha256_hex};
 use reef_sandbox::{Call, Cancel, Choice, Fault, PoolSample, Quarantine, Selection};
-use reef_store::TrainingMode;
+use reef_store::{Commit, TrainingMode};
 use tracing::Instrument;
 
 use super::held_out::{HeldOut, ScoreCache};
@@ -74,12 +74,24 @@ impl Learner {
         self.scenario.set_status(|status| status.quarantined_until_ms = None);
         let (held_out, cache) = self.held_out().await?;
         if let Some(step) = self.workshop.store.running_step(&tenant, &name).await? {
+            if step.recipe != self.workshop.recipe.label() {
+                return self.give_up(step).await;
+            }
             let samples = self.workshop.store.samples(&tenant, &name, &step.batch).await?;
             return self.run(step, samples, (held_out, cache)).await;
         }
         let Some((step, samples)) = self.select(&held_out).await? else { return Ok(Turn::Wait(self.pause())) };
         self.workshop.store.begin_step(&tenant, &name, &step).await?;
         self.run(step, samples, (held_out, cache)).await
+    }
+
+    /// A step is named by its recipe's digest, so another recipe cannot finish it; its samples are free again.
+    async fn give_up(&self, mut step: Step) -> Result<Turn, StepError> {
+        let (tenant, name) = &self.scenario.key;
+        step.outcome =
+            StepOutcome::Failed { reason: format!("the recipe was exchanged for {}", self.workshop.recipe.label()) };
+        self.workshop.store.finish_step(tenant, name, &step, Commit::default()).await?;
+        Ok(Turn::Again)
     }
 
     fn pause(&self) -> Duration {

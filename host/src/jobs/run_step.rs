@@ -14,9 +14,7 @@ use reef_core::{
 use reef_engine::train::CRITIC_FILE;
 use reef_engine::{Engine, Weights};
 use reef_release::ReleaseFile;
-use reef_sandbox::{
-    Call, Cancel, Context, Decision, Fault, Models, Outcome, PoolSample, Proposal, Recipe, Training, Verdict,
-};
+use reef_sandbox::{Call, Context, Decision, Fault, Models, Outcome, PoolSample, Proposal, Recipe, Training, Verdict};
 use reef_store::{Commit, Store};
 
 use super::held_out::{Binding, HeldOut, Measured, ScoreCache, StepModels};
@@ -250,7 +248,7 @@ impl Run<'_> {
             state,
             training,
             models,
-            cancel: Cancel::default(),
+            cancel: self.abort.guest(),
         }
     }
 

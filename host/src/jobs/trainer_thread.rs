@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use reef_core::Sample;
 use reef_engine::train::{self, TrainControl, Trainer};
 use reef_engine::{Engine, EngineError, LoraConfig};
-use reef_sandbox::{Objective, Optimizer, Policy, PoolSample, Training, TrainingError};
+use reef_sandbox::{Cancel, Objective, Optimizer, Policy, PoolSample, Training, TrainingError};
 
 /// Files of a release or a checkpoint.
 pub type Files = Vec<(String, Vec<u8>)>;
@@ -57,30 +57,32 @@ impl TrainerThread {
     }
 }
 
-/// Aborts the running call of a step from outside.
+/// Aborts a step from outside: its guest and the trainers that the guest opened.
 #[derive(Debug, Clone, Default)]
-pub struct Abort(Arc<Mutex<AbortState>>);
-
-#[derive(Debug, Default)]
-struct AbortState {
-    cancelled: bool,
-    running: Vec<TrainControl>,
+pub struct Abort {
+    guest: Cancel,
+    trainers: Arc<Mutex<Vec<TrainControl>>>,
 }
 
 impl Abort {
-    /// Makes the running call, and every later one, end as cancelled.
+    /// Makes the running calls, and every later one, end as cancelled.
     pub fn cancel(&self) {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        state.cancelled = true;
-        state.running.iter().for_each(TrainControl::cancel);
+        self.guest.cancel();
+        self.trainers.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(TrainControl::cancel);
+    }
+
+    /// The flag for the sandbox.
+    pub fn guest(&self) -> Cancel {
+        self.guest.clone()
     }
 
     fn watch(&self, control: TrainControl) {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.cancelled {
+        let mut trainers = self.trainers.lock().unwrap_or_else(PoisonError::into_inner);
+        // Looked at under the lock: `cancel` sets the flag first, so a late trainer is caught by one of the two.
+        if self.guest.is_cancelled() {
             control.cancel();
         }
-        state.running.push(control);
+        trainers.push(control);
     }
 }
 

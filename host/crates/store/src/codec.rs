@@ -190,6 +190,8 @@ mod tests {
         );
         assert!(pack(&nested(NESTING_MAX + 1), "value").await.is_err());
         assert!(to_text(&nested(NESTING_MAX + 1)).is_err());
+        let deeper = nested(NESTING_MAX + 1).to_string();
+        assert!(serde_json::from_str::<serde_json::Value>(&deeper).is_err(), "the limit is where reading ends");
     }
 
     #[tokio::test]

@@ -44,7 +44,7 @@ pub enum StoreError {
         path: PathBuf,
     },
     /// The file or its folder refuses writes.
-    #[error("{} cannot be written to; give this user write permission on the file and its folder, or choose another data folder", .path.display())]
+    #[error("{} cannot be written to; give this user write permission on the file, its -wal and -shm files and its folder, or choose another data folder", .path.display())]
     ReadOnly {
         /// The database.
         path: PathBuf,
@@ -166,7 +166,6 @@ fn told_sql(error: &sqlx::Error, path: PathBuf) -> StoreError {
     let reason = error.as_database_error().map_or_else(|| error.to_string(), |e| e.message().to_owned());
     match (primary_code(error), error) {
         (Some(SQLITE_READONLY), _) => StoreError::ReadOnly { path },
-        (Some(SQLITE_CANTOPEN), _) if refuses_writes(&path) => StoreError::ReadOnly { path },
         (Some(SQLITE_FULL), _) => StoreError::Full { path },
         (Some(SQLITE_CORRUPT | SQLITE_NOTADB), _) => StoreError::Corrupt { path, reason },
         (None, sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_)) => StoreError::Corrupt { path, reason },
@@ -174,13 +173,24 @@ fn told_sql(error: &sqlx::Error, path: PathBuf) -> StoreError {
     }
 }
 
-/// SQLite only says that it cannot open a file: the database, or its log beside it, which needs the folder.
-fn refuses_writes(path: &Path) -> bool {
+/// Refuses a file that this user may not write, before SQLite leaves companions beside it that nobody may write.
+pub(crate) fn require_writable(path: &Path) -> Result<(), StoreError> {
     match std::fs::OpenOptions::new().append(true).open(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => path.parent().is_some_and(Path::is_dir),
-        Err(error) => matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem),
-        Ok(_) => path.parent().and_then(|folder| folder.metadata().ok()).is_some_and(|folder| folder.permissions().readonly()),
+        Err(error) if matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem) => {
+            Err(StoreError::ReadOnly { path: path.to_owned() })
+        }
+        // SQLite creates the file or says what else is wrong.
+        _ => Ok(()),
     }
+}
+
+/// Why the first connection failed: a file that cannot be made in a folder that exists is a matter of permissions.
+pub(crate) fn told_opening(error: sqlx::Error, path: &Path) -> StoreError {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if primary_code(&error) == Some(SQLITE_CANTOPEN) && folder.is_dir() && !path.is_dir() {
+        return StoreError::ReadOnly { path: path.to_owned() };
+    }
+    Fault::Sql(error).told(path)
 }
 
 /// Why the migrations did not run.

@@ -13,7 +13,7 @@ use sqlx::{ConnectOptions, Sqlite, SqliteConnection};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-use crate::error::{Fault, StoreError, told_migration};
+use crate::error::{Fault, StoreError, require_writable, told_migration, told_opening};
 use crate::writer::{Counters, Job, Pending, QUEUE_JOBS_MAX, QUEUE_KIB_MAX, Work, Writer};
 
 /// How long SQLite waits for another program's lock.
@@ -67,7 +67,8 @@ impl Store {
     pub async fn open(path: &Path) -> Result<Self, StoreError> {
         let shared: Arc<Path> = Arc::from(path);
         let options = options(path);
-        let mut connection = options.connect().await.map_err(|e| Fault::Sql(e).told(path))?;
+        require_writable(path)?;
+        let mut connection = options.connect().await.map_err(|e| told_opening(e, path))?;
         MIGRATIONS.run_direct(None, &mut connection, false).await.map_err(|e| told_migration(e, path))?;
         // A file that refuses writes is told now, not at the first answer.
         sqlx::query(WRITES_NOTHING).execute(&mut connection).await.map_err(|e| Fault::Sql(e).told(path))?;

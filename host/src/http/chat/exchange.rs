@@ -57,8 +57,6 @@ pub struct Exchange {
     pub created_at_ms: i64,
     /// Keeps reports on this receipt waiting until the record is durable.
     pub in_flight: InFlight,
-    /// False for evaluation traffic that must leave no record.
-    pub recorded: bool,
 }
 
 impl Exchange {
@@ -137,9 +135,6 @@ impl Exchange {
     }
 
     async fn store(&self, generated: &Generated, status: RecordStatus, body: &Value) -> Result<(), ApiError> {
-        if !self.recorded {
-            return Ok(());
-        }
         let span = tracing::info_span!("record", record.id = %self.receipt);
         let record = self.record(generated, status, body, telemetry::traceparent(&span));
         let (tenant, name) = &self.scenario.key;

@@ -59,16 +59,10 @@ pub async fn chat_completions(
     JsonObject(body): JsonObject,
 ) -> Result<Response, V1Error> {
     caller.require(Scope::Infer)?;
-    Ok(answer(&serving, caller, body, true).await?)
+    Ok(answer(&serving, caller, body).await?)
 }
 
-/// Admits one request and answers it; `recorded: false` leaves no trace in the store.
-pub async fn answer(
-    serving: &Serving,
-    caller: Caller,
-    body: serde_json::Map<String, Value>,
-    recorded: bool,
-) -> Result<Response, ApiError> {
+async fn answer(serving: &Serving, caller: Caller, body: serde_json::Map<String, Value>) -> Result<Response, ApiError> {
     let arrived = Instant::now();
     let created_at_ms = now_ms();
     let receipt = RecordId::fresh();
@@ -107,7 +101,6 @@ pub async fn answer(
         prompt,
         receipt,
         created_at_ms,
-        recorded,
     };
     if stream {
         let (frames, receiver) = mpsc::channel(STREAM_FRAMES_MAX);

@@ -76,12 +76,16 @@ impl Critic {
     /// Regresses the head on `returns` (row order, one per response token). `value_loss` and
     /// `explained_variance` = 1 − Var(R − V)/Var(R) speak of the values before the first update, so that they
     /// say how well the critic foresaw returns it was not fitted to; the latter is 0 when all returns are equal.
+    ///
+    /// # Errors
+    /// `Invalid` for settings out of range and for returns so large that the error is not finite, and whatever
+    /// `between`, called after each update, says. The critic is then as it was.
     pub fn fit(
         &mut self,
         features_nd: &Tensor,
         (returns, mask): (&[f32], &[u8]),
         (learning_rate, updates): (f64, u32),
-        between: impl Fn() -> Result<(), EngineError>,
+        between: impl FnMut() -> Result<(), EngineError>,
     ) -> Result<BTreeMap<String, f64>, EngineError> {
         if updates > CRITIC_UPDATES_MAX {
             return Err(EngineError::Invalid(format!("updates {updates}: at most {CRITIC_UPDATES_MAX}")));
@@ -104,22 +108,73 @@ impl Critic {
         let returns_a = Tensor::f_from_slice(returns)?.f_index_select(0, &actions_a)?;
 
         let explained = no_grad(|| explained_variance(&returns_a, &self.values(&features_ad)?))?;
-        let before = f64::try_from(&no_grad(|| self.error(&features_ad, &returns_a))?)?;
-        for _ in 0..updates {
-            between()?;
-            zero_gradients(&self.head)?;
-            self.error(&features_ad, &returns_a)?.f_backward()?;
-            let norm = gradient_norm(&self.head)?;
-            self.adam.step(&self.head, norm, &how)?;
+        let before = no_grad(|| self.finite_error(&features_ad, &returns_a))?.1;
+        let kept = self.copies()?;
+        match self.regress((&features_ad, &returns_a), &how, updates, between) {
+            Ok(after) => Ok(fit_metrics(before, after, explained)),
+            Err(error) => {
+                self.restore(&kept)?;
+                Err(error)
+            }
         }
-        let after = f64::try_from(&no_grad(|| self.error(&features_ad, &returns_a))?)?;
-        Ok(fit_metrics(before, after, explained))
+    }
+
+    /// `updates` AdamW updates; the error after them.
+    fn regress(
+        &mut self,
+        (features_ad, returns_a): (&Tensor, &Tensor),
+        how: &Optimizer,
+        updates: u32,
+        mut between: impl FnMut() -> Result<(), EngineError>,
+    ) -> Result<f64, EngineError> {
+        for _ in 0..updates {
+            zero_gradients(&self.head)?;
+            self.finite_error(features_ad, returns_a)?.0.f_backward()?;
+            let norm = gradient_norm(&self.head)?;
+            if !norm.is_finite() {
+                return Err(too_large(norm));
+            }
+            self.adam.step(&self.head, norm, how)?;
+            between()?;
+        }
+        Ok(no_grad(|| self.finite_error(features_ad, returns_a))?.1)
+    }
+
+    /// Everything an update writes: head and moments.
+    fn written(&self) -> impl Iterator<Item = &Tensor> {
+        self.head.iter().chain(&self.adam.first).chain(&self.adam.second)
+    }
+
+    fn copies(&self) -> Result<(Vec<Tensor>, i64), EngineError> {
+        let copies = self.written().map(Tensor::f_detach_copy).collect::<Result<_, _>>()?;
+        Ok((copies, self.adam.steps))
+    }
+
+    fn restore(&mut self, (copies, steps): &(Vec<Tensor>, i64)) -> Result<(), EngineError> {
+        self.adam.steps = *steps;
+        for (tensor, copy) in self.written().zip(copies) {
+            no_grad(|| tensor.shallow_clone().f_copy_(copy))?;
+        }
+        Ok(())
+    }
+
+    /// The mean squared error as a scalar tensor and as a finite number.
+    fn finite_error(&self, features_ad: &Tensor, returns_a: &Tensor) -> Result<(Tensor, f64), EngineError> {
+        let error = self.error(features_ad, returns_a)?;
+        match f64::try_from(&error)? {
+            value if value.is_finite() => Ok((error, value)),
+            value => Err(too_large(value)),
+        }
     }
 
     /// Mean squared error, a scalar.
     fn error(&self, features_ad: &Tensor, returns_a: &Tensor) -> Result<Tensor, EngineError> {
         Ok(self.values(features_ad)?.f_sub(returns_a)?.f_square()?.f_mean(Kind::Float)?)
     }
+}
+
+fn too_large(value: f64) -> EngineError {
+    EngineError::Invalid(format!("returns: the critic's error or its gradient is {value}; scale the scores down"))
 }
 
 fn feature_keys(batch: &Batch<'_>) -> Vec<FeatureKey> {
@@ -173,6 +228,26 @@ mod tests {
             (0.0, 0.0, 0.0)
         );
         assert_eq!(fit(&mut critic, &[9.0; 3], &[0; 3], 5)["value_loss"], 0.0);
+    }
+
+    #[test]
+    fn a_refused_or_cancelled_fit_leaves_the_critic_as_it_was() {
+        let mut critic = Critic::new(2).expect("critic");
+        fit(&mut critic, &[1.0, -1.0, 0.0], &[1, 1, 1], 3);
+        let read = |critic: &Critic| -> Vec<Vec<f32>> {
+            critic.written().map(|tensor| Vec::<f32>::try_from(tensor.detach()).expect("f32")).collect()
+        };
+        let (before, steps) = (read(&critic), critic.adam.steps);
+        let features_nd = Tensor::from_slice(&[1.0f32, 0.0]).view([1, 2]);
+        let huge = critic.fit(&features_nd, (&[1e30], &[1]), (0.05, 2), || Ok(()));
+        assert!(huge.expect_err("refused").to_string().contains("returns"));
+        let mut updates = 0;
+        let cancelled = critic.fit(&features_nd, (&[1.0], &[1]), (0.05, 9), || {
+            updates += 1;
+            if updates < 4 { Ok(()) } else { Err(EngineError::Cancelled) }
+        });
+        assert!(matches!(cancelled, Err(EngineError::Cancelled)));
+        assert_eq!((read(&critic), critic.adam.steps), (before, steps));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use serde_json::Map;
 use super::Trainer;
 use crate::adapter::LoraConfig;
 use crate::engine::ServingLoad;
+use crate::error::EngineError;
 use crate::model::{Model, ModelConfig};
 
 /// A sample whose last `response` tokens were sampled at temperature 1 with log-prob −1, numbered `sequence`.
@@ -51,8 +52,17 @@ pub(super) fn tiny_model() -> Arc<Model> {
     Arc::new(Model::random(config, 3))
 }
 
+/// A trainer over `model` beside the given load of serving.
+pub(super) fn open(
+    model: &Arc<Model>,
+    serving: Arc<ServingLoad>,
+    files: Option<&[(String, Vec<u8>)]>,
+) -> Result<Trainer, EngineError> {
+    let fresh = LoraConfig { rank: 4, alpha: 8.0, seed: 1 };
+    Trainer::over(Arc::clone(model), (serving, 2), &fresh, files)
+}
+
 /// A trainer over `model` that nobody serves from.
 pub(super) fn trainer_over(model: &Arc<Model>, files: Option<&[(String, Vec<u8>)]>) -> Trainer {
-    let fresh = LoraConfig { rank: 4, alpha: 8.0, seed: 1 };
-    Trainer::over(Arc::clone(model), (Arc::new(ServingLoad::default()), 2), &fresh, files).expect("trainer")
+    open(model, Arc::new(ServingLoad::default()), files).expect("trainer")
 }

@@ -8,6 +8,9 @@ use tch::{Kind, Tensor};
 
 use crate::error::EngineError;
 
+/// Clamp of log r where a gradient flows through r.
+const LOG_RATIO_MAX: f64 = 20.0;
+
 /// The factor f(r) in the token loss −sg(f(r))·A·log π_θ, with r = exp(log π_θ − log π_old).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Weight {
@@ -24,7 +27,8 @@ pub enum Weight {
         /// Upper bound, exclusive: 1 + ε_h.
         high: f32,
     },
-    /// The clipped surrogate max(−r·A, −clip(r, low, high)·A) of PPO (arXiv 1707.06347, equation 7); the gradient flows through r.
+    /// The clipped surrogate max(−r·A, −clip(r, low, high)·A) of PPO (arXiv 1707.06347, equation 7); the gradient
+    /// flows through r. log r is clamped to ±20: the gradient of a clipped token would else be 0·∞.
     Ppo {
         /// Lower end of the clip.
         low: f32,
@@ -72,12 +76,13 @@ pub fn token_losses(weight: Weight, columns: &LossColumns<'_>) -> Result<TokenLo
     let action = |column_n: &Tensor| column_n.f_where_self(columns.mask_n, &column_n.f_zeros_like()?);
     let logp_n = action(columns.logp_n)?;
     let advantages_n = action(columns.advantages_n)?;
-    let ratio_n = logp_n.f_sub(&action(columns.logp_old_n)?)?.f_exp()?;
+    let log_ratio_n = logp_n.f_sub(&action(columns.logp_old_n)?)?;
     if let Weight::Ppo { low, high } = weight {
+        let ratio_n = log_ratio_n.f_clamp(-LOG_RATIO_MAX, LOG_RATIO_MAX)?.f_exp()?;
         return clipped_surrogate(&ratio_n, &advantages_n, (low, high));
     }
 
-    let ratio_n = ratio_n.f_detach()?;
+    let ratio_n = log_ratio_n.f_detach()?.f_exp()?;
     let factor_n = match weight {
         Weight::Reinforce => ratio_n.f_ones_like()?,
         Weight::Truncated(cap) => ratio_n.f_clamp_max(f64::from(cap))?,
@@ -232,6 +237,15 @@ mod tests {
         close(gradient, 1.5);
         assert!(!dropped);
         close(one(PPO, 1.1f32.ln(), 0.0, 1.0).1, -1.1);
+    }
+
+    #[test]
+    fn an_infinite_ratio_drops_a_token_and_poisons_none() {
+        assert_eq!(one(DIS, -1.0, -1e30, 0.7), (0.0, 0.0, true));
+        let (loss, gradient, dropped) = one(PPO, -1.0, -1e30, 0.7);
+        close(loss, -1.28 * 0.7);
+        assert_eq!((gradient, dropped), (0.0, true));
+        assert!(one(Weight::Truncated(2.0), -1.0, -1e30, 0.7).1.is_finite());
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::error::EngineError;
 /// What one optimizer step is done with.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Optimizer {
-    /// Step size, ≥ 0.
+    /// Step size, in [0, 1].
     pub learning_rate: f64,
     /// Decay of the first moment, in [0, 1).
     pub beta1: f64,
@@ -17,7 +17,7 @@ pub struct Optimizer {
     pub beta2: f64,
     /// Added to the root of the second moment, > 0.
     pub epsilon: f64,
-    /// Decoupled: parameters shrink by learning_rate·weight_decay a step.
+    /// In [0, 1]. Decoupled: parameters shrink by learning_rate·weight_decay a step.
     pub weight_decay: f64,
     /// The global L2 norm of the gradient is clipped to this; 0 = off.
     pub gradient_norm_max: f64,
@@ -26,15 +26,19 @@ pub struct Optimizer {
 impl Optimizer {
     /// Refuses values outside the ranges above.
     pub(crate) fn check(&self) -> Result<(), EngineError> {
-        let not_negative = |x: f64| x.is_finite() && x >= 0.0;
+        let unit = |x: f64| (0.0..=1.0).contains(&x);
         let decay = |x: f64| (0.0..1.0).contains(&x);
         let fields = [
-            ("learning_rate", self.learning_rate, not_negative(self.learning_rate)),
+            ("learning_rate", self.learning_rate, unit(self.learning_rate)),
             ("beta1", self.beta1, decay(self.beta1)),
             ("beta2", self.beta2, decay(self.beta2)),
             ("epsilon", self.epsilon, self.epsilon.is_finite() && self.epsilon > 0.0),
-            ("weight_decay", self.weight_decay, not_negative(self.weight_decay)),
-            ("gradient_norm_max", self.gradient_norm_max, not_negative(self.gradient_norm_max)),
+            ("weight_decay", self.weight_decay, unit(self.weight_decay)),
+            (
+                "gradient_norm_max",
+                self.gradient_norm_max,
+                self.gradient_norm_max.is_finite() && self.gradient_norm_max >= 0.0,
+            ),
         ];
         match fields.iter().find(|(_, _, valid)| !valid) {
             None => Ok(()),
@@ -201,6 +205,7 @@ mod tests {
         let refusal = Optimizer { beta2: 1.0, ..HOW }.check().expect_err("refused").to_string();
         assert!(refusal.contains("beta2"), "{refusal}");
         assert!(Optimizer { learning_rate: f64::NAN, ..HOW }.check().is_err());
+        assert!(Optimizer { learning_rate: 1.5, ..HOW }.check().is_err());
         assert!(HOW.check().is_ok());
     }
 }

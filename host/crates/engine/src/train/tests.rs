@@ -1,10 +1,17 @@
-//! The trainer as a whole, over a tiny random model and over the real one.
+//! The trainer as a whole, over a tiny random model.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use reef_core::Sample;
 
-use super::fixture::{sample, tiny_model, trainer_over};
-use super::{Objective, Optimizer, Policy, Reduction, Trainer, Weight};
+use super::fixture::{open, sample, tiny_model, trainer_over};
+use super::{CRITIC_FILE, Objective, Optimizer, Policy, Reduction, TRAINER_STATE_FILE, Trainer, Weight};
+use crate::engine::ServingLoad;
 use crate::error::EngineError;
+use crate::model::Model;
+use crate::peft::{CONFIG_FILE, WEIGHTS_FILE};
 
 const ADAM: Optimizer = Optimizer {
     learning_rate: 1e-2,
@@ -127,48 +134,127 @@ fn the_order_of_the_items_changes_no_bit() {
     assert!(step(&samples, forward) == step(&reversed, backward));
 }
 
+/// The files of a trainer after one step: no factor is zero any more, so every parameter has a gradient.
+fn stepped(model: &Arc<Model>) -> Vec<(String, Vec<u8>)> {
+    let (mut trainer, samples) = (trainer_over(model, None), samples());
+    trainer.train(&refs(&samples), &objective(Weight::Reinforce, &samples), &ADAM).expect("step");
+    trainer.checkpoint().expect("files")
+}
+
+fn without(files: &[(String, Vec<u8>)], left_out: &[&str]) -> Vec<(String, Vec<u8>)> {
+    files.iter().filter(|(name, _)| !left_out.contains(&name.as_str())).cloned().collect()
+}
+
 #[test]
-fn micro_batches_add_up_to_the_loss_of_the_whole_batch() {
-    // Samples one by one, each with the weight it has in the batch, against the batch at once.
+fn micro_batches_add_up_to_the_gradient_of_the_whole_batch() {
+    // Each sample alone, summed, with its advantages already divided by the denominator of the whole batch.
     let model = tiny_model();
-    let samples = samples();
-    let count = samples.len() as f32;
-    let whole = {
-        let mut trainer = trainer_over(&model, None);
-        trainer.train(&refs(&samples), &objective(Weight::Reinforce, &samples), &ADAM).expect("step")
-    };
-    let mut loss = 0.0;
-    let all = advantages(&samples);
-    let mut rest = all.as_slice();
-    for sample in &samples {
-        let (part, after) = rest.split_at(sample.trajectory.mask.len());
-        rest = after;
-        let mut trainer = trainer_over(&model, None);
-        let scaled = part.iter().map(|a| a / count).collect();
-        let one = Objective::PolicyGradient {
-            weight: Weight::Reinforce,
-            advantages: scaled,
-            reduction: Reduction::SampleTokenMean,
-        };
-        loss += trainer.train(&[sample], &one, &ADAM).expect("step")["loss"];
+    let (files, samples, advantages) = (stepped(&model), samples(), advantages(&samples()));
+    let actions = |sample: &Sample| sample.trajectory.mask.iter().filter(|&&m| m == 1).count() as f32;
+    let all_actions: f32 = samples.iter().map(actions).sum();
+    for reduction in [Reduction::TokenSum, Reduction::SampleTokenMean, Reduction::GlobalTokenMean] {
+        let mut whole = trainer_over(&model, Some(&files));
+        let weight = Weight::Ratio;
+        let objective = Objective::PolicyGradient { weight, advantages: advantages.clone(), reduction };
+        let metrics = whole.train(&refs(&samples), &objective, &ADAM).expect("step");
+        let mut gradient = vec![0.0; whole.gradient().len()];
+        let (mut loss, mut rest) = (0.0, advantages.as_slice());
+        for sample in &samples {
+            let (part, after) = rest.split_at(sample.trajectory.mask.len());
+            rest = after;
+            let denominator = match reduction {
+                Reduction::TokenSum => 1.0,
+                Reduction::SampleTokenMean => samples.len() as f32 * actions(sample).max(1.0),
+                Reduction::GlobalTokenMean => all_actions,
+            };
+            let advantages = part.iter().map(|a| a / denominator).collect();
+            let one = Objective::PolicyGradient { weight, advantages, reduction: Reduction::TokenSum };
+            let mut alone = trainer_over(&model, Some(&files));
+            let metrics = alone.train(&[sample], &one, &ADAM).expect("step");
+            if metrics["skipped"] == 0.0 {
+                gradient.iter_mut().zip(alone.gradient()).for_each(|(sum, part)| *sum += part);
+            }
+            loss += metrics["loss"];
+        }
+        let largest = gradient.iter().fold(0.0f32, |most, g| most.max(g.abs()));
+        let apart =
+            gradient.iter().zip(whole.gradient()).fold(0.0f32, |most, (sum, whole)| most.max((sum - whole).abs()));
+        assert!(largest > 0.0 && apart < 1e-5 * largest, "{reduction:?}: {apart} of {largest}");
+        assert!((loss - metrics["loss"]).abs() < 1e-5 * loss.abs().max(1.0), "{loss} and {}", metrics["loss"]);
     }
-    assert!((loss - whole["loss"]).abs() < 1e-4, "{loss} and {}", whole["loss"]);
 }
 
 #[test]
 fn the_gradient_is_the_slope_of_the_loss() {
-    // −Σ A·log π moves by lr·‖g‖² along the gradient; one plain step is imitated with AdamW's first step,
-    // which moves every parameter by lr against the sign, so the loss must fall by lr·‖g‖₁ to first order.
+    // AdamW's first step moves every parameter by lr against the sign of its gradient, so the loss falls by
+    // lr·‖g‖₁ to first order. Without the moments of the step before, the next step is a first step again.
     let model = tiny_model();
-    let mut trainer = trainer_over(&model, None);
+    let files = without(&stepped(&model), &[TRAINER_STATE_FILE]);
+    let mut trainer = trainer_over(&model, Some(&files));
     let samples = samples();
     let objective = objective(Weight::Reinforce, &samples);
     let small = Optimizer { learning_rate: 1e-5, weight_decay: 0.0, gradient_norm_max: 0.0, ..ADAM };
     let first = trainer.train(&refs(&samples), &objective, &small).expect("step");
-    let l1: f64 = trainer.gradient_l1();
+    let l1: f64 = trainer.gradient().iter().map(|g| f64::from(g.abs())).sum();
     let second = trainer.train(&refs(&samples), &objective, &small).expect("step");
     let (fell, predicted) = (first["loss"] - second["loss"], 1e-5 * l1);
     assert!((fell - predicted).abs() < 0.05 * predicted, "fell {fell}, predicted {predicted}");
+}
+
+#[test]
+fn the_adapter_of_one_checkpoint_goes_on_with_the_critic_of_another() {
+    let model = tiny_model();
+    let samples = samples();
+    let adapter = stepped(&model);
+    let mut fitted = trainer_over(&model, None);
+    let returns = vec![1.0; response_tokens(&samples)];
+    fitted.fit_values(&refs(&samples), &returns, 1e-2, 3).expect("critic");
+    let values = fitted.values(&refs(&samples)).expect("values");
+    let critic = fitted.checkpoint().expect("files").into_iter().filter(|(name, _)| name == CRITIC_FILE);
+
+    let combined: Vec<_> = without(&adapter, &[CRITIC_FILE]).into_iter().chain(critic).collect();
+    let mut trainer = trainer_over(&model, Some(&combined));
+    assert!(trainer.checkpoint().expect("files") == combined);
+    assert_eq!(trainer.values(&refs(&samples)).expect("values"), values);
+    let mut bare = trainer_over(&model, Some(&without(&combined, &[CRITIC_FILE, TRAINER_STATE_FILE])));
+    assert!(bare.values(&refs(&samples)).expect("values").iter().all(|&v| v == 0.0));
+    assert!(
+        bare.forward(Policy::Current, &refs(&samples)).expect("logp")
+            == trainer.forward(Policy::Current, &refs(&samples)).expect("logp")
+    );
+}
+
+#[test]
+fn half_an_adapter_is_refused_and_none_is_a_fresh_one() {
+    let model = tiny_model();
+    let fresh = trainer_over(&model, None).checkpoint().expect("files");
+    assert_eq!(fresh.len(), 4);
+    assert!(trainer_over(&model, Some(&[])).checkpoint().expect("files") == fresh);
+    for left_out in [CONFIG_FILE, WEIGHTS_FILE] {
+        let files = without(&fresh, &[left_out]);
+        let opened = open(&model, Arc::new(ServingLoad::default()), Some(&files));
+        assert!(opened.expect_err("refused").to_string().contains(left_out));
+    }
+}
+
+#[test]
+fn a_step_cancelled_while_it_makes_room_changes_nothing() {
+    let serving = Arc::new(ServingLoad::default());
+    serving.active.store(1, Ordering::Relaxed);
+    let mut trainer = open(&tiny_model(), serving, None).expect("trainer");
+    let control = trainer.control();
+    control.set_share(1e-6).expect("share");
+    let samples = samples();
+    let before = trainer.checkpoint().expect("files");
+    let cancelled = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(100));
+            control.cancel();
+        });
+        trainer.train(&refs(&samples), &objective(Weight::Reinforce, &samples), &ADAM)
+    });
+    assert!(matches!(cancelled, Err(EngineError::Cancelled)));
+    assert!(before == trainer.checkpoint().expect("files"));
 }
 
 #[test]
@@ -187,6 +273,8 @@ fn resuming_from_a_checkpoint_equals_not_stopping() {
     step(&mut straight);
 
     let mut resumed = trainer_over(&model, Some(&files));
+    let again = trainer_over(&model, Some(&files)).train(&refs(&samples), &objective(Weight::Ratio, &samples), &ADAM);
+    assert_eq!(again.expect("step")["first_step_kl"], 0.0);
     assert!(files == resumed.checkpoint().expect("files"), "a checkpoint reads back to itself");
     step(&mut resumed);
     assert!(straight.checkpoint().expect("files") == resumed.checkpoint().expect("files"));

@@ -24,7 +24,7 @@ use crate::adapter::{Lora, LoraConfig};
 use crate::engine::{Engine, ServingLoad};
 use crate::error::EngineError;
 use crate::model::Model;
-use crate::peft::WEIGHTS_FILE;
+use crate::peft::{CONFIG_FILE, WEIGHTS_FILE};
 
 /// Response tokens whose logits exist at one time: 64 rows of a vocabulary of 49,152 are 12 MiB a copy.
 const LOGIT_ROWS_MAX: usize = 64;
@@ -103,7 +103,7 @@ impl Trainer {
     /// Rank and alpha of the files win over `fresh`.
     ///
     /// # Errors
-    /// A file is missing, damaged, or made for another model.
+    /// One of the two adapter files is missing; a file is damaged, or made for another model.
     pub fn open(engine: &Engine, fresh: &LoraConfig, files: Option<&[(String, Vec<u8>)]>) -> Result<Self, EngineError> {
         let threads = i32::try_from(engine.threads()).unwrap_or(i32::MAX);
         Self::over(engine.model(), (engine.serving(), threads), fresh, files)
@@ -118,7 +118,7 @@ impl Trainer {
     ) -> Result<Self, EngineError> {
         let files = files.unwrap_or_default();
         let file = |wanted: &str| files.iter().find(|(name, _)| name == wanted).map(|(_, bytes)| bytes.as_slice());
-        let start = match file(WEIGHTS_FILE) {
+        let start = match file(WEIGHTS_FILE).or(file(CONFIG_FILE)) {
             Some(_) => Lora::from_files(model.config(), files)?,
             None => Lora::init(model.config(), fresh)?,
         };
@@ -217,8 +217,12 @@ impl Trainer {
         let batch = self.batch(items)?;
         let returns = batch.to_rows(returns, "returns")?;
         let features_nd = self.features(&batch)?;
-        let control = self.control.clone();
-        self.critic.fit(&features_nd, (&returns, &batch.masks().concat()), (learning_rate, updates), || control.check())
+        let mut begin = Instant::now();
+        self.critic.fit(&features_nd, (&returns, &batch.masks().concat()), (learning_rate, updates), || {
+            self.control.make_room(begin.elapsed(), || self.serving.active())?;
+            begin = Instant::now();
+            Ok(())
+        })
     }
 
     /// The files of a candidate: adapter, optimizer state and critic. Equal state gives equal bytes.
@@ -235,7 +239,7 @@ impl Trainer {
         // The number of threads of a kernel belongs to the thread that calls it.
         tch::set_num_threads(self.threads);
         let config = self.model.config();
-        Batch::new(items, Bounds { vocabulary: config.vocabulary as usize, context: config.context_length })
+        Batch::new(items, Bounds { vocabulary: config.vocabulary, context: config.context_length })
     }
 
     /// Runs `work` on the columns of each micro-batch in row order, and makes room for serving in between.
@@ -331,10 +335,11 @@ impl Trainer {
         Ok(logp)
     }
 
-    /// ‖g‖₁ of the last gradient, unclipped.
+    /// The last gradient, unclipped, all parameters side by side.
     #[cfg(test)]
-    pub(super) fn gradient_l1(&self) -> f64 {
-        self.parameters.iter().map(|p| p.grad().abs().sum(Kind::Double).double_value(&[])).sum()
+    pub(super) fn gradient(&self) -> Vec<f32> {
+        let flat: Vec<Tensor> = self.parameters.iter().map(|p| p.grad().flatten(0, -1)).collect();
+        Vec::<f32>::try_from(Tensor::cat(&flat, 0)).expect("f32")
     }
 
     /// Features of the batch for the critic, f32 [n, d] in row order.

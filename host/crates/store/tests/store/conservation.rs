@@ -28,7 +28,10 @@ enum Action {
     Report(usize, usize),
     Amend(usize, usize),
     Repeat(usize),
-    Begin { skip: usize, take: usize },
+    Begin {
+        skip: usize,
+        take: usize,
+    },
     End(Ending),
     Retire(usize),
     RetireUnusable,
@@ -102,7 +105,11 @@ impl World {
             Action::Retire(n) => self.retire(*n).await,
             Action::RetireUnusable => {
                 let unusable = self.fixture.pool().await.unusable;
-                self.fixture.store.retire(&tenant(), &name(), &unusable, 0).await.expect("pending reports can be retired");
+                self.fixture
+                    .store
+                    .retire(&tenant(), &name(), &unusable, 0)
+                    .await
+                    .expect("pending reports can be retired");
             }
             Action::Reopen => self.fixture.reopen().await,
         }
@@ -186,7 +193,8 @@ impl World {
 
     async fn retire(&mut self, n: usize) {
         let Some(report) = self.any_report(n) else { return };
-        let taken = self.trained_reports.contains(&report.id) || self.running.iter().any(|(step, _)| step.batch.contains(&report.id));
+        let taken = self.trained_reports.contains(&report.id)
+            || self.running.iter().any(|(step, _)| step.batch.contains(&report.id));
         let retired = self.fixture.retire(&[(report.id.as_str(), "expired: too old")]).await;
         assert_eq!(retired.is_err(), taken, "{retired:?}");
     }
@@ -202,13 +210,20 @@ impl World {
         let running = self.fixture.running().await;
         assert_eq!(running.map(|step| step.batch), self.running.as_ref().map(|(step, _)| step.batch.clone()));
         let pool = self.fixture.pool().await;
-        let offered = pool.samples.iter().map(|sample| &sample.report).chain(pool.unusable.iter().map(|(report, _)| report));
+        let offered =
+            pool.samples.iter().map(|sample| &sample.report).chain(pool.unusable.iter().map(|(report, _)| report));
         let offered: Vec<&RecordId> = offered.collect();
         assert!(offered.len() as i64 <= counts.pending);
-        assert!(offered.iter().all(|report| !self.trained_reports.contains(*report)), "a trained report is offered again");
+        assert!(
+            offered.iter().all(|report| !self.trained_reports.contains(*report)),
+            "a trained report is offered again"
+        );
         let records: Vec<&RecordId> = pool.samples.iter().flat_map(|sample| &sample.records).collect();
         assert_eq!(records.iter().collect::<BTreeSet<_>>().len(), records.len(), "a record is offered twice");
-        assert!(records.iter().all(|record| !self.trained_records.contains(*record)), "a trained record is offered again");
+        assert!(
+            records.iter().all(|record| !self.trained_records.contains(*record)),
+            "a trained record is offered again"
+        );
     }
 }
 
@@ -228,4 +243,3 @@ proptest! {
         });
     }
 }
-

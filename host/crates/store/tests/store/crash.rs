@@ -39,7 +39,10 @@ async fn writes_until_killed() {
         writers.spawn(async move {
             for n in 0..APPENDS_MAX {
                 let (receipt, grade) = (format!("r-{process}-{writer}-{n}"), format!("g-{process}-{writer}-{n}"));
-                store.append_inference(&tenant(), &name(), inference(&receipt, &[1; 64], &[n])).await.expect("appended");
+                store
+                    .append_inference(&tenant(), &name(), inference(&receipt, &[1; 64], &[n]))
+                    .await
+                    .expect("appended");
                 acknowledge(&id(&receipt));
                 store.append_report(&tenant(), &name(), report(&grade, &[&receipt])).await.expect("graded");
                 acknowledge(&id(&grade));
@@ -89,6 +92,8 @@ async fn a_killed_process_has_lost_nothing_that_it_acknowledged() {
         let stored = usize::try_from(counts.inferences + counts.reports).expect("a count");
         assert!(stored >= acknowledged.len());
         assert_eq!(counts.pending, counts.reports, "a report and its sample are written together");
+        let pool = store.pool(&tenant(), &name(), 16_384).await.expect("pool");
+        assert_eq!((pool.samples.len() as i64, pool.unusable.len()), (counts.pending, 0), "every sample is whole");
         store.close().await;
     }
     println!("killed {ROUNDS} writers; {} acknowledged records survive", acknowledged.len());

@@ -9,8 +9,8 @@ use tokio::task::JoinSet;
 
 use crate::fixture::{Fixture, NOW_MS, id, inference, name, tenant};
 
-/// Tells the test that it runs in a namespace in which it may mount.
-const MOUNT_POINT: &str = "REEF_TEST_MOUNT_POINT";
+/// Tells a test that it runs in its namespace, and where.
+const PLACE: &str = "REEF_TEST_PLACE";
 /// Bytes that the test frees when the disk is full.
 const BALLAST_BYTES: usize = 512 << 10;
 
@@ -19,28 +19,36 @@ fn mount(arguments: &[&str]) {
     assert!(done.success(), "mount {arguments:?}");
 }
 
-/// Runs a test of this file again where it may mount a disk of 2 MB; false: this system does not allow that.
-fn in_a_namespace(test: &str) -> bool {
-    let namespace = ["--map-root-user", "--mount"];
-    let allowed = Command::new("unshare").args(namespace).arg("true").output().is_ok_and(|tried| tried.status.success());
-    if !allowed {
-        println!("skipped: this system lets no test mount a disk of its own");
-        return false;
+/// A namespace in which a test may mount a disk of its own.
+const MOUNTING: [&str; 2] = ["--map-root-user", "--mount"];
+/// A namespace in which file permissions bind, whoever runs the tests.
+const ORDINARY: [&str; 1] = ["--map-user=1000"];
+
+/// Runs a test of this file again in a namespace, with a folder to work in.
+fn again_in(namespace: &'static [&'static str], test: &str) {
+    let tried = Command::new("unshare").args(namespace).arg("true").output();
+    if !tried.is_ok_and(|tried| tried.status.success()) {
+        println!("skipped: this system has no unshare, or allows no test a namespace of its own");
+        return;
     }
     let folder = tempfile::tempdir().expect("folder");
     let mut again = Command::new("unshare");
     again.args(namespace).arg(std::env::current_exe().expect("this program"));
-    again.args(["--exact", test, "--nocapture"]).env(MOUNT_POINT, folder.path());
+    again.args(["--exact", test, "--nocapture"]).env(PLACE, folder.path());
     let ran = again.output().expect("ran");
     let said = String::from_utf8_lossy(&ran.stdout).into_owned() + &String::from_utf8_lossy(&ran.stderr);
     assert!(ran.status.success() && said.contains("1 passed"), "{said}");
     println!("{said}");
-    true
 }
 
-/// Where the disk is mounted, inside the namespace.
+/// The folder to work in, inside the namespace.
+fn place() -> Option<PathBuf> {
+    std::env::var_os(PLACE).map(PathBuf::from)
+}
+
+/// A disk of 2 MB, inside the namespace.
 fn small_disk() -> Option<PathBuf> {
-    let point = PathBuf::from(std::env::var_os(MOUNT_POINT)?);
+    let point = place()?;
     mount(&["-t", "tmpfs", "-o", "size=2m", "reef", point.to_str().expect("a name")]);
     Some(point)
 }
@@ -75,8 +83,7 @@ async fn all_there(store: &Store, upto: u32) {
 async fn a_full_disk_loses_nothing_and_writes_go_on_when_there_is_room() {
     let Some(point) = small_disk() else {
         let test = "disk::a_full_disk_loses_nothing_and_writes_go_on_when_there_is_room";
-        tokio::task::spawn_blocking(move || in_a_namespace(test)).await.expect("ran");
-        return;
+        return again_in(&MOUNTING, test);
     };
     let (path, ballast) = (point.join("reef.db"), point.join("ballast"));
     std::fs::write(&ballast, vec![1; BALLAST_BYTES]).expect("written");
@@ -110,8 +117,7 @@ async fn a_full_disk_loses_nothing_and_writes_go_on_when_there_is_room() {
 async fn a_disk_that_is_full_at_the_start_is_told_in_a_sentence() {
     let Some(point) = small_disk() else {
         let test = "disk::a_disk_that_is_full_at_the_start_is_told_in_a_sentence";
-        tokio::task::spawn_blocking(move || in_a_namespace(test)).await.expect("ran");
-        return;
+        return again_in(&MOUNTING, test);
     };
     let ballast = point.join("ballast");
     std::fs::write(&ballast, vec![1; 4 << 20]).expect_err("the disk is smaller");
@@ -125,8 +131,7 @@ async fn a_disk_that_is_full_at_the_start_is_told_in_a_sentence() {
 async fn a_read_only_disk_is_told_when_the_store_opens() {
     let Some(point) = small_disk() else {
         let test = "disk::a_read_only_disk_is_told_when_the_store_opens";
-        tokio::task::spawn_blocking(move || in_a_namespace(test)).await.expect("ran");
-        return;
+        return again_in(&MOUNTING, test);
     };
     let path = point.join("reef.db");
     Store::open(&path).await.expect("opened").close().await;
@@ -140,17 +145,43 @@ async fn a_read_only_disk_is_told_when_the_store_opens() {
 
 #[tokio::test]
 async fn a_file_without_write_permission_is_told_when_the_store_opens() {
-    let fixture = Fixture::new().await;
-    fixture.store.close().await;
-    let path = fixture.path();
-    let mut permissions = std::fs::metadata(&path).expect("there").permissions();
-    permissions.set_readonly(true);
-    std::fs::set_permissions(&path, permissions).expect("set");
-    if std::fs::OpenOptions::new().append(true).open(&path).is_ok() {
-        println!("skipped: this user may write to everything");
-        return;
+    let Some(folder) = place() else {
+        return again_in(&ORDINARY, "disk::a_file_without_write_permission_is_told_when_the_store_opens");
+    };
+    let path = folder.join("reef.db");
+    Store::open(&path).await.expect("opened").close().await;
+    let log = folder.join("reef.db-wal");
+    for readonly in [path.clone(), folder, log.clone()] {
+        if readonly == log {
+            std::fs::write(&log, "").expect("a log that another user left behind");
+        }
+        let mut permissions = std::fs::metadata(&readonly).expect("there").permissions();
+        let before = permissions.clone();
+        permissions.set_readonly(true);
+        std::fs::set_permissions(&readonly, permissions).expect("set");
+        let opened = Store::open(&path).await.map(drop);
+        std::fs::set_permissions(&readonly, before).expect("set back");
+        assert_eq!(opened, Err(StoreError::ReadOnly { path: path.clone() }), "{} refuses writes", readonly.display());
     }
-    assert_eq!(Store::open(&path).await.map(drop), Err(StoreError::ReadOnly { path }));
+    Store::open(&path).await.expect("the remedy helps").close().await;
+}
+
+#[tokio::test]
+async fn a_file_that_was_taken_away_is_not_replaced_by_an_empty_one() {
+    let Some(point) = small_disk() else {
+        return again_in(&MOUNTING, "disk::a_file_that_was_taken_away_is_not_replaced_by_an_empty_one");
+    };
+    let path = point.join("reef.db");
+    let store = Store::open(&path).await.expect("opened");
+    store.create_scenario(&tenant(), &name(), &ScenarioSettings::default(), NOW_MS).await.expect("created");
+    // A failed transaction makes the writer connect again.
+    assert_eq!(fill(&store).await.1, StoreError::Full { path: path.clone() });
+    for file in ["reef.db", "reef.db-wal", "reef.db-shm"] {
+        std::fs::remove_file(point.join(file)).expect("removed");
+    }
+    let error = append(&store, 9_999).await.expect_err("there is no database");
+    assert!(matches!(error, StoreError::Unavailable { .. }), "{error}");
+    assert!(!path.exists(), "nothing stands in its place");
 }
 
 async fn opening(path: &Path) -> StoreError {

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use reef_core::{
-    ContentId, Inference, RecordId, RecordStatus, Release, ReleaseId, ReleaseManifest, ReleaseOrigin, ReleaseSpan, Report,
-    Sampling, ScenarioName, Step, StepOutcome, Surface, TenantId, TokenTrace,
+    ContentId, Inference, RecordId, RecordStatus, Release, ReleaseId, ReleaseManifest, ReleaseOrigin, ReleaseSpan,
+    Report, Sampling, ScenarioName, Step, StepOutcome, Surface, TenantId, TokenTrace,
 };
 use reef_store::{Appended, Commit, Counts, Pool, ScenarioSettings, Store, StoreError};
 use serde_json::{Map, json};

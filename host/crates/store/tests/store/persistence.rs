@@ -32,7 +32,10 @@ async fn settings_survive_a_restart() {
     let kept = fixture.store.scenarios(&tenant()).await.expect("scenarios");
     assert_eq!((kept.len(), &kept[0].settings), (1, &settings()), "an existing scenario is left as it is");
     let other = ScenarioName::parse("other").expect("valid");
-    assert_eq!(fixture.store.update_scenario(&tenant(), &other, &settings()).await, Err(StoreError::UnknownScenario(other)));
+    assert_eq!(
+        fixture.store.update_scenario(&tenant(), &other, &settings()).await,
+        Err(StoreError::UnknownScenario(other))
+    );
 }
 
 #[tokio::test]
@@ -55,7 +58,11 @@ async fn recipe_state_survives_a_restart() {
     let first = step(1, &fixture.base, &[]);
     fixture.begin(&first).await.expect("begun");
     let value: Vec<u8> = (0..64 << 10).map(|n| n as u8).collect();
-    let commit = Commit { state: vec![("critic".to_owned(), Some(value.clone()))], recipe: "sao".to_owned(), ..Commit::default() };
+    let commit = Commit {
+        state: vec![("critic".to_owned(), Some(value.clone()))],
+        recipe: "sao".to_owned(),
+        ..Commit::default()
+    };
     fixture.finish(&skipped(&first), commit).await.expect("ended");
     fixture.reopen().await;
     let state = fixture.store.recipe_state(&tenant(), &name(), "sao").await.expect("state");

@@ -30,7 +30,10 @@ async fn a_sample_carries_exactly_what_was_sampled() {
     let sample = &pool.samples[0];
     assert_eq!((sample.records.clone(), sample.score, &sample.metadata), (ids(&["r-1"]), Some(1.0), &graded.metadata));
     assert_eq!((sample.trajectory.tokens.as_slice(), sample.trajectory.prompt_length), ([1, 2, 3, 4, 5].as_slice(), 3));
-    assert_eq!((sample.trajectory.mask.as_slice(), sample.trajectory.logprobs.as_slice()), ([1, 1].as_slice(), [-0.1, -0.2].as_slice()));
+    assert_eq!(
+        (sample.trajectory.mask.as_slice(), sample.trajectory.logprobs.as_slice()),
+        ([1, 1].as_slice(), [-0.1, -0.2].as_slice())
+    );
     assert_eq!((sample.temperature, &sample.release, sample.release_sequence), (0.7, &release_id(0), 0));
     assert_eq!(sample.prompt_key, pool.samples[1].prompt_key, "equal prompts have equal keys");
     assert_eq!(sample.sequence, 3);
@@ -41,7 +44,10 @@ async fn two_turns_merge_when_the_first_is_a_prefix_of_the_second() {
     let pool = two_turns(&[1, 2, 3, 4, 5, 6]).await.pool().await;
     let (sample, merged) = (&pool.samples[0], &pool.samples[0].trajectory);
     assert_eq!(sample.records, ids(&["r-1", "r-2"]));
-    assert_eq!((merged.tokens.as_slice(), merged.mask.as_slice()), ([1, 2, 3, 4, 5, 6, 7].as_slice(), [1, 1, 0, 1].as_slice()));
+    assert_eq!(
+        (merged.tokens.as_slice(), merged.mask.as_slice()),
+        ([1, 2, 3, 4, 5, 6, 7].as_slice(), [1, 1, 0, 1].as_slice())
+    );
     assert_eq!(merged.logprobs, [-0.1, -0.2, 0.0, -0.1]);
 }
 
@@ -49,7 +55,10 @@ async fn two_turns_merge_when_the_first_is_a_prefix_of_the_second() {
 async fn a_second_turn_that_rewrites_the_last_response_masks_it() {
     let pool = two_turns(&[1, 2, 3, 4, 9, 6]).await.pool().await;
     let merged = &pool.samples[0].trajectory;
-    assert_eq!((merged.tokens.as_slice(), merged.mask.as_slice()), ([1, 2, 3, 4, 9, 6, 7].as_slice(), [0, 0, 0, 1].as_slice()));
+    assert_eq!(
+        (merged.tokens.as_slice(), merged.mask.as_slice()),
+        ([1, 2, 3, 4, 9, 6, 7].as_slice(), [0, 0, 0, 1].as_slice())
+    );
 }
 
 #[tokio::test]
@@ -76,7 +85,8 @@ async fn an_exchange_that_cannot_be_trained_on_says_why() {
     let nameless = traced("r-nameless", |trace| trace.spans.clear());
     let late = traced("r-late", |trace| trace.spans[0].start = 1);
     let infinite = traced("r-infinite", |trace| trace.logprobs[1] = f32::NEG_INFINITY);
-    let swapped = traced("r-swapped", |trace| trace.spans.push(ReleaseSpan { start: 1, release: release_id(1), sequence: 1 }));
+    let swapped =
+        traced("r-swapped", |trace| trace.spans.push(ReleaseSpan { start: 1, release: release_id(1), sequence: 1 }));
     for record in [bare, off, gone, broken, cut, nameless, late, infinite, swapped] {
         let receipt = record.id.to_string();
         fixture.answer(record).await;
@@ -121,7 +131,11 @@ async fn turns_of_two_releases_or_two_temperatures_are_no_sample() {
     let pool = fixture.pool().await;
     let kinds: Vec<&str> = pool.unusable.iter().map(|(_, reason)| reason.split(':').next().expect("a kind")).collect();
     assert_eq!(kinds, ["more than one release", "more than one temperature", "no release recorded"]);
-    assert_eq!((usable(&pool), pool.samples[0].temperature), (vec!["g-5"], 1.0), "greedy answers carry log-probs of temperature 1");
+    assert_eq!(
+        (usable(&pool), pool.samples[0].temperature),
+        (vec!["g-5"], 1.0),
+        "greedy answers carry log-probs of temperature 1"
+    );
 }
 
 #[tokio::test]
@@ -162,7 +176,10 @@ async fn retired_reports_leave_with_their_first_reason() {
         fixture.graded(n).await;
     }
     let long = "expired: ".to_owned() + &"é\n".repeat(1_000);
-    fixture.retire(&[("g-1", "capture off: record r-1"), ("g-2", &long), ("g-1", "second: word")]).await.expect("retired");
+    fixture
+        .retire(&[("g-1", "capture off: record r-1"), ("g-2", &long), ("g-1", "second: word")])
+        .await
+        .expect("retired");
     fixture.retire(&[("g-1", "third: word")]).await.expect("again");
     let told = fixture.store.retirement_reasons(&tenant(), &name()).await.expect("reasons");
     assert_eq!(told.into_iter().collect::<Vec<_>>(), [("capture off".to_owned(), 1), ("expired".to_owned(), 1)]);

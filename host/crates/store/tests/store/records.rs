@@ -55,7 +55,8 @@ async fn pages_follow_one_another_without_gap_or_overlap() {
     for n in 1..=5 {
         fixture.graded(n).await;
     }
-    let read = async |after, limit, kind| fixture.store.records(&tenant(), &name(), after, limit, kind).await.expect("page");
+    let read =
+        async |after, limit, kind| fixture.store.records(&tenant(), &name(), after, limit, kind).await.expect("page");
     let (mut after, mut all) = (0, Vec::new());
     loop {
         let page = read(after, 3, None).await;

@@ -30,7 +30,8 @@ async fn of_many_that_build_on_one_head_exactly_one_wins() {
     let fixture = Fixture::new().await;
     let mut calls = JoinSet::new();
     for n in 1..=32 {
-        let (store, next) = (fixture.store.clone(), release(n, Some(&fixture.base), ReleaseOrigin::Rollback { to: release_id(0) }));
+        let (store, next) =
+            (fixture.store.clone(), release(n, Some(&fixture.base), ReleaseOrigin::Rollback { to: release_id(0) }));
         calls.spawn(async move { (n, store.append_release(&tenant(), &name(), &next, Some(&release_id(0))).await) });
     }
     let results = calls.join_all().await;
@@ -38,7 +39,8 @@ async fn of_many_that_build_on_one_head_exactly_one_wins() {
     assert_eq!(won.len(), 1);
     assert_eq!(fixture.head().await, release_id(won[0]));
     for (_, lost) in results.iter().filter(|(n, _)| *n != won[0]) {
-        let moved = StoreError::HeadMoved { scenario: name(), expected: Some(release_id(0)), actual: Some(release_id(won[0])) };
+        let moved =
+            StoreError::HeadMoved { scenario: name(), expected: Some(release_id(0)), actual: Some(release_id(won[0])) };
         assert_eq!(*lost, Err(moved));
     }
     assert_eq!(fixture.store.releases(&tenant(), &name()).await.expect("releases").len(), 2, "what lost is not listed");
@@ -56,7 +58,10 @@ async fn a_base_starts_a_chain_once() {
     assert!(orphan.to_string().contains("names another parent"), "{orphan}");
     let next = release(1, Some(&fixture.base), ReleaseOrigin::Rollback { to: release_id(0) });
     append(&fixture, &next, Some(0)).await.expect("appended");
-    assert!(matches!(append(&fixture, &fixture.base, Some(1)).await, Err(StoreError::Conflict(_))), "history is not rewritten");
+    assert!(
+        matches!(append(&fixture, &fixture.base, Some(1)).await, Err(StoreError::Conflict(_))),
+        "history is not rewritten"
+    );
 }
 
 #[tokio::test]
@@ -103,7 +108,9 @@ async fn a_release_that_belongs_elsewhere_is_refused() {
 async fn a_release_returns_with_every_metric_bit_for_bit() {
     let mut fixture = Fixture::new().await;
     let mut next = release(1, Some(&fixture.base), ReleaseOrigin::Rollback { to: release_id(0) });
-    next.manifest.metrics = [("third", 1.0 / 3.0), ("most", f64::MAX), ("none", f64::NEG_INFINITY)].map(|(name, value)| (name.to_owned(), value)).into();
+    next.manifest.metrics = [("third", 1.0 / 3.0), ("most", f64::MAX), ("none", f64::NEG_INFINITY)]
+        .map(|(name, value)| (name.to_owned(), value))
+        .into();
     append(&fixture, &next, Some(0)).await.expect("appended");
     fixture.reopen().await;
     let head = fixture.store.head(&tenant(), &name()).await.expect("read");

@@ -69,7 +69,10 @@ async fn references_are_receipts_of_this_scenario_of_this_tenant() {
         assert_eq!(refused, Err(StoreError::UnknownReference(id(wrong))));
     }
     for wrong in ["never", "theirs", "r-1"] {
-        assert_eq!(fixture.report(amending(wrong, "g-2", &["r-1"])).await, Err(StoreError::UnknownReference(id(wrong))));
+        assert_eq!(
+            fixture.report(amending(wrong, "g-2", &["r-1"])).await,
+            Err(StoreError::UnknownReference(id(wrong)))
+        );
     }
     let counts = fixture.counts().await;
     assert_eq!((counts.reports, counts.pending), (1, 1), "a refused report leaves nothing");

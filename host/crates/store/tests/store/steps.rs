@@ -80,6 +80,10 @@ async fn a_running_step_forms_the_same_batch_in_the_same_order_after_a_restart()
     assert_eq!(after, before);
     fixture.begin(&first).await.expect("the same step, as the restarted learner begins it");
     assert_eq!(fixture.counts().await.reserved, 6);
+    fixture.finish(&skipped(&running), Commit::default()).await.expect("the restarted learner ends it");
+    fixture.reopen().await;
+    let counts = fixture.counts().await;
+    assert_eq!((counts.reserved, counts.consumed, fixture.running().await), (0, 6, None));
 }
 
 #[tokio::test]
@@ -130,7 +134,8 @@ async fn a_head_that_moved_leaves_the_step_running_and_nothing_written() {
     let (ended, commit) = released(&first, &next);
     let commit = Commit { release: commit.release, ..remembering(vec![written("a", b"1")]) };
     let moved = fixture.finish(&ended, commit).await;
-    let expected = StoreError::HeadMoved { scenario: name(), expected: Some(release_id(0)), actual: Some(release_id(7)) };
+    let expected =
+        StoreError::HeadMoved { scenario: name(), expected: Some(release_id(0)), actual: Some(release_id(7)) };
     assert_eq!(moved, Err(expected));
     assert_eq!((fixture.head().await, state(&fixture).await), (release_id(7), Vec::new()));
     assert_eq!(fixture.store.release(&tenant(), &name(), &release_id(1)).await, Ok(None));

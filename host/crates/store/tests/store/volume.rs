@@ -15,7 +15,9 @@ const OUTPUT: usize = 64;
 
 fn record(n: usize) -> reef_core::Inference {
     // Noise, so that nothing is compressed away.
-    let noise = |seed: usize, length: usize| (0..length).map(|at| ((seed * 7_919 + at) as u32).wrapping_mul(2_654_435_761)).collect::<Vec<_>>();
+    let noise = |seed: usize, length: usize| {
+        (0..length).map(|at| ((seed * 7_919 + at) as u32).wrapping_mul(2_654_435_761)).collect::<Vec<_>>()
+    };
     inference(&format!("r-{n}"), &noise(n, PROMPT), &noise(n + 1, OUTPUT))
 }
 
