@@ -5,7 +5,7 @@ GUESTS := -p reef-guest-faults
 WASM := --target wasm32-wasip2 --profile recipe
 REEF := target/debug/reef
 
-.PHONY: demo test setup setup-tests build recipes lint bench learning-table clean-deps
+.PHONY: demo test setup setup-tests build recipes lint bench bench-table learning-table clean-deps
 
 ## Watch a model learn from its own traffic.
 demo: setup recipes build
@@ -20,9 +20,15 @@ test: setup-tests recipes build
 bench: setup recipes build
 	$(REEF) bench $(ARGS)
 
-## The table of the README: the demo on three seeds (about half an hour).
+## The table of the README: the demo on three seeds (about a quarter of an hour).
 learning-table: setup recipes build
 	scripts/learning-table.sh
+	python3 scripts/fill-readme.py
+
+## The figures of the README.
+bench-table: setup recipes build
+	$(REEF) bench --json > docs/bench.json
+	python3 scripts/fill-readme.py
 
 setup:
 	@scripts/setup.sh

@@ -3,10 +3,12 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p docs
-: > docs/learning.json
+results=$(mktemp)
+trap 'rm -f "$results"' EXIT
 for seed in ${SEEDS:-1 2 3}; do
-  "${REEF:-target/debug/reef}" demo --seed "$seed" --page "docs/learning-$seed.html" --json | tail -n 1 | tee -a docs/learning.json
+  "${REEF:-target/debug/reef}" demo --seed "$seed" --page "docs/learning-$seed.html" --json | tail -n 1 | tee -a "$results"
 done
+cp "$results" docs/learning.json
 python3 - <<'PY'
 import json
 rows = [json.loads(line) for line in open("docs/learning.json")]
