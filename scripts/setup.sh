@@ -16,6 +16,7 @@ need() { command -v "$1" >/dev/null || fail "'$1' is not installed; $2"; }
 need cargo "install Rust with rustup, then run this again"
 need rustup "install Rust with rustup, then run this again"
 need python3 "install Python 3.9 or newer with pip (it only resolves download addresses)"
+need git "install git"
 need curl "install curl"
 need c++ "install a C++ compiler (Debian: apt-get install g++)"
 python3 -m pip --version >/dev/null 2>&1 || fail "Python has no pip; install it (Debian: apt-get install python3-pip)"

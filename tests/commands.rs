@@ -101,6 +101,14 @@ fn a_store_that_cannot_be_used_is_exit_code_5() {
     refused(&serve(other.path().to_str().unwrap(), &[]), 5, &["releases.git"]);
 }
 
+#[tokio::test]
+async fn a_data_folder_in_use_is_exit_code_5() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = crate::support::ServerProcess::start(folder.path(), &[]);
+    refused(&serve(folder.path().to_str().unwrap(), &[]), 5, &["another server", "--data"]);
+    drop(server);
+}
+
 #[test]
 fn a_full_disk_is_told_and_nothing_is_lost() {
     let folder = tempfile::tempdir().unwrap();

@@ -287,6 +287,20 @@ impl Config {
                 return Err(format!("{key} is 0; use a number of at least 1"));
             }
         }
+        if self.engine.batch_max > BATCH_MAX {
+            return Err(format!("engine.batch_max is {}; use at most {BATCH_MAX}", self.engine.batch_max));
+        }
+        let lora = &self.engine.lora;
+        if !(1..=LORA_RANK_MAX).contains(&lora.rank) || !(lora.alpha.is_finite() && lora.alpha > 0.0) {
+            let (rank, alpha) = (lora.rank, lora.alpha);
+            return Err(format!(
+                "engine.lora has rank {rank} and alpha {alpha}; use a rank from 1 to {LORA_RANK_MAX} and an alpha over 0"
+            ));
+        }
+        if self.training.pool_max == 0 || self.training.step_seconds_max == 0 {
+            return Err("training.pool_max and training.step_seconds_max must be at least 1".to_owned());
+        }
+        self.scenarios.gate.check().map_err(|problem| format!("scenarios.{problem}"))?;
         for (index, token) in self.auth.tokens.iter().enumerate() {
             if token.sha256.is_some() == token.env.is_some() {
                 return Err(format!("auth.tokens[{index}] needs exactly one of 'sha256' and 'env'"));
@@ -295,6 +309,11 @@ impl Config {
         Ok(())
     }
 }
+
+/// Rows of one forward pass.
+const BATCH_MAX: usize = 256;
+/// Rank of an adapter.
+const LORA_RANK_MAX: i64 = 1024;
 
 /// Maps whose keys are the operator's own.
 const FREE_MAPS: [&str; 2] = ["recipes.config", "scenarios.gate"];

@@ -29,6 +29,9 @@ pub enum StartError {
     /// Exit code 5.
     #[error("release repository: {0}")]
     Releases(#[from] reef_release::ReleaseError),
+    /// Exit code 5.
+    #[error("data folder: {0}")]
+    Data(String),
     /// Exit code 6.
     #[error("recipe: {0}")]
     Recipe(String),
@@ -44,7 +47,7 @@ impl StartError {
             Self::Config(_) => 2,
             Self::Model(_) => 3,
             Self::Address { .. } => 4,
-            Self::Store(_) | Self::Releases(_) => 5,
+            Self::Store(_) | Self::Releases(_) | Self::Data(_) => 5,
             Self::Recipe(_) => 6,
             Self::Other(_) => 1,
         })

@@ -2,11 +2,14 @@
 //! `reef serve`, `reef demo` and the tests start it; it knows every crate and no business rule. What was
 //! acknowledged is durable before the process ends.
 
+use std::fs::{File, TryLockError};
 use std::net::SocketAddr;
+use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use futures::FutureExt;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use reef_engine::{Engine, EngineConfig};
 use reef_release::ReleaseRepo;
@@ -34,6 +37,8 @@ use crate::weights::WeightsCache;
 
 /// Scenarios that may come alive before the learners' task has taken the first.
 const OPENED_QUEUE_MAX: usize = 1024;
+/// Pause before a learner that panicked starts again.
+const LEARNER_PAUSE: Duration = Duration::from_secs(10);
 /// Time running requests have to end after a shutdown was asked for.
 const DRAIN_MAX: Duration = Duration::from_secs(20);
 
@@ -45,6 +50,9 @@ pub struct Running {
     stop: oneshot::Sender<()>,
     served: JoinHandle<()>,
     store: Store,
+    receipts: Receipts,
+    /// Locked for as long as the server runs.
+    _data: File,
 }
 
 impl Running {
@@ -54,6 +62,10 @@ impl Running {
         let _ = self.stop.send(());
         if tokio::time::timeout(DRAIN_MAX, self.served).await.is_err() {
             tracing::warn!("requests still ran when the server stopped");
+        }
+        // Exchanges whose client has left still write their record.
+        if !self.receipts.wait_all(DRAIN_MAX).await {
+            tracing::warn!("records were still being produced when the server stopped");
         }
         self.store.close().await;
     }
@@ -84,7 +96,7 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
         .open_all()
         .await
         .map_err(|error| StartError::Other(format!("a scenario cannot be opened: {error}")))?;
-    let store = built.store;
+    let (store, receipts, data) = (built.store, built.parts.serving.receipts.clone(), built.data);
     let served = tokio::spawn(async move {
         let shutdown = async move { drop(stopped.await) };
         if let Err(error) = axum::serve(listener, router(built.parts)).with_graceful_shutdown(shutdown).await {
@@ -94,7 +106,7 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
         learners.abort();
     });
     tracing::info!(%address, "serving");
-    Ok(Running { address, stop, served, store })
+    Ok(Running { address, stop, served, store, receipts, _data: data })
 }
 
 struct Built {
@@ -103,15 +115,24 @@ struct Built {
     opened: mpsc::Receiver<Arc<Scenario>>,
     scenarios: Arc<Scenarios>,
     store: Store,
+    data: File,
+}
+
+/// Two servers on one folder would each believe that they alone decide what is served.
+fn lock_data(folder: &Path) -> Result<File, StartError> {
+    let shown = folder.display();
+    let refuse = |reason: String| StartError::Data(format!("{shown} {reason}; choose another folder with --data"));
+    std::fs::create_dir_all(folder).map_err(|error| refuse(format!("cannot be made: {error}")))?;
+    let file = File::create(folder.join("reef.lock")).map_err(|error| refuse(format!("cannot be written: {error}")))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(refuse("is used by another server that runs".to_owned())),
+        Err(TryLockError::Error(error)) => Err(refuse(format!("cannot be locked: {error}"))),
+    }
 }
 
 async fn build(config: &Config, auth: Arc<Auth>) -> Result<Built, StartError> {
-    std::fs::create_dir_all(&config.data).map_err(|e| {
-        StartError::Config(format!(
-            "the data folder {} cannot be made: {e}; choose another with --data",
-            config.data.display()
-        ))
-    })?;
+    let data = lock_data(&config.data)?;
     let prometheus = prometheus()?;
     let store = Store::open(&config.data.join("reef.db")).await?;
     let repo_path = config.data.join("releases.git");
@@ -134,6 +155,7 @@ async fn build(config: &Config, auth: Arc<Auth>) -> Result<Built, StartError> {
     ));
     let workshop = recipe.as_ref().map(|recipe| workshop(config, &store, &scenarios, &engine, recipe)).transpose()?;
     let receipts = Receipts::default();
+    let manifest = recipe.as_ref().map(|recipe| Arc::new(recipe.manifest().clone()));
     let parts = Parts {
         auth,
         body_limit: BodyLimit(config.http.body_bytes_max),
@@ -149,9 +171,14 @@ async fn build(config: &Config, auth: Arc<Auth>) -> Result<Built, StartError> {
             scenarios: Arc::clone(&scenarios),
             receipts,
             receipt_wait: Duration::from_secs(config.http.receipt_wait_seconds_max),
-            manifest: recipe.as_ref().map(|recipe| Arc::new(recipe.manifest().clone())),
+            manifest: manifest.clone(),
         },
-        management: Management { store: store.clone(), scenarios: Arc::clone(&scenarios) },
+        management: Management {
+            store: store.clone(),
+            scenarios: Arc::clone(&scenarios),
+            engine: engine.clone(),
+            manifest: manifest.clone(),
+        },
         operations: Operations {
             store: store.clone(),
             scenarios: Arc::clone(&scenarios),
@@ -161,7 +188,7 @@ async fn build(config: &Config, auth: Arc<Auth>) -> Result<Built, StartError> {
             pooling: sandbox.pooling(),
         },
     };
-    Ok(Built { parts, workshop, opened, scenarios, store })
+    Ok(Built { parts, workshop, opened, scenarios, store, data })
 }
 
 /// The engine's part of the configuration.
@@ -229,16 +256,25 @@ pub async fn load_recipe(sandbox: &Sandbox, path: &Path, config: &Config) -> Res
 
 async fn run_learners(workshop: Option<Workshop>, mut opened: mpsc::Receiver<Arc<Scenario>>, pool_max: u32) {
     let mut learners = JoinSet::new();
-    loop {
-        tokio::select! {
-            scenario = opened.recv() => match (scenario, &workshop) {
-                (Some(scenario), Some(workshop)) => drop(learners.spawn(learn_scenario(workshop.clone(), scenario, pool_max))),
-                (Some(_), None) => {}
-                (None, _) => return,
-            },
-            // A learner runs for ever; one that ends has panicked, and serving goes on without it.
-            Some(ended) = learners.join_next() => tracing::error!(?ended, "learner.ended"),
+    while let Some(scenario) = opened.recv().await {
+        if let Some(workshop) = &workshop {
+            learners.spawn(keep_learning(workshop.clone(), scenario, pool_max));
         }
+    }
+}
+
+/// A learner that panics is told about and started again; the other scenarios and serving go on meanwhile.
+async fn keep_learning(workshop: Workshop, scenario: Arc<Scenario>, pool_max: u32) {
+    loop {
+        let learner = learn_scenario(workshop.clone(), Arc::clone(&scenario), pool_max);
+        if AssertUnwindSafe(learner).catch_unwind().await.is_err() {
+            tracing::error!(scenario = %scenario.key.1, "learner.panic");
+            scenario.set_status(|status| {
+                status.running = false;
+                status.last_error = Some("the learner failed unexpectedly; the server's log has the cause".to_owned());
+            });
+        }
+        tokio::time::sleep(LEARNER_PAUSE).await;
     }
 }
 

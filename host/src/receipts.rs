@@ -34,8 +34,8 @@ impl Receipts {
         InFlight { receipts: self.clone(), key, done: Some(done) }
     }
 
-    /// Waits until the records of these receipts are written, at most `patience` in all.
-    pub async fn wait(&self, scenario: &ScenarioKey, receipts: &[RecordId], patience: Duration) {
+    /// Waits until the records of these receipts are written, at most `patience` in all. False: some are not yet.
+    pub async fn wait(&self, scenario: &ScenarioKey, receipts: &[RecordId], patience: Duration) -> bool {
         let waiting: Vec<watch::Receiver<()>> = {
             let open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             receipts.iter().filter_map(|receipt| open.get(&(scenario.clone(), receipt.clone())).cloned()).collect()
@@ -46,8 +46,19 @@ impl Receipts {
                 let _ = receiver.changed().await;
             }
         };
-        // After the patience the store decides whether the receipt is known.
-        let _ = tokio::time::timeout(patience, all).await;
+        tokio::time::timeout(patience, all).await.is_ok()
+    }
+
+    /// Waits until no record is being written any more, at most `patience`.
+    pub async fn wait_all(&self, patience: Duration) -> bool {
+        let open = || self.0.lock().unwrap_or_else(PoisonError::into_inner).values().next().cloned();
+        let all = async {
+            while let Some(mut receiver) = open() {
+                // An error means that the sender is gone: settled.
+                let _ = receiver.changed().await;
+            }
+        };
+        tokio::time::timeout(patience, all).await.is_ok()
     }
 }
 
@@ -86,7 +97,8 @@ mod tests {
         tokio::task::yield_now().await;
         assert!(!waiter.is_finished());
         drop(in_flight);
-        waiter.await.expect("released");
-        receipts.wait(&key, &[id], Duration::from_secs(30)).await;
+        assert!(waiter.await.expect("released"));
+        assert!(receipts.wait(&key, &[id], Duration::from_secs(30)).await);
+        assert!(receipts.wait_all(Duration::from_secs(30)).await);
     }
 }

@@ -50,8 +50,10 @@ pub struct LearnerStatus {
     pub running: bool,
     /// Why no step runs.
     pub waiting: Option<String>,
-    /// The last fault.
+    /// The last fault; cleared by the next success.
     pub last_error: Option<String>,
+    /// Held-out tasks that measure candidates; none = releases are not measured.
+    pub held_out: usize,
     /// Milliseconds since the epoch until which the recipe is quarantined.
     pub quarantined_until_ms: Option<i64>,
 }
@@ -66,6 +68,8 @@ pub struct Scenario {
     status: Mutex<LearnerStatus>,
     /// Rung when there may be something to learn.
     pub wake: Notify,
+    /// Rung when the settings changed: whatever failed may work now.
+    pub changed: Notify,
     /// Held by whoever is about to mint a release in this scenario.
     pub minting: tokio::sync::Mutex<()>,
 }
@@ -131,6 +135,14 @@ pub enum ScenarioError {
     Interrupted,
 }
 
+/// Runs a change to its end even if the client that asked for it goes away: a change that is cut off between
+/// the database and the memory would leave the two apart.
+pub async fn to_the_end<T: Send + 'static>(
+    change: impl Future<Output = Result<T, ScenarioError>> + Send + 'static,
+) -> Result<T, ScenarioError> {
+    tokio::spawn(change).await.map_err(|_| ScenarioError::Interrupted)?
+}
+
 /// All scenarios, opened on first use.
 #[derive(Debug)]
 pub struct Scenarios {
@@ -180,11 +192,15 @@ impl Scenarios {
     /// Opens every scenario of the database; called once at start.
     pub async fn open_all(&self) -> Result<usize, ScenarioError> {
         let all = self.store.all_scenarios().await?;
-        let count = all.len();
+        let mut opened = 0;
         for row in all {
-            self.open_existing((row.tenant, row.name), row.settings).await?;
+            // One damaged scenario must not keep the others from serving; a request for it tells the cause again.
+            match self.open_existing((row.tenant, row.name.clone()), row.settings).await {
+                Ok(_) => opened += 1,
+                Err(error) => tracing::error!(scenario = %row.name, %error, "scenario.open"),
+            }
         }
-        Ok(count)
+        Ok(opened)
     }
 
     /// A scenario that exists.
@@ -217,7 +233,9 @@ impl Scenarios {
         }
         let settings = settings.unwrap_or_else(|| self.defaults.clone());
         self.store.create_scenario(&key.0, &key.1, &settings, now_ms()).await?;
-        let scenario = self.open_existing(key, settings).await?;
+        // A creation that was cut off earlier has left settings of its own.
+        let stored = self.store.scenario(&key.0, &key.1).await?.map_or(settings, |row| row.settings);
+        let scenario = self.open_existing(key, stored).await?;
         Ok((scenario, true))
     }
 
@@ -238,6 +256,7 @@ impl Scenarios {
             settings: RwLock::new(settings),
             status: Mutex::default(),
             wake: Notify::new(),
+            changed: Notify::new(),
             minting: tokio::sync::Mutex::default(),
         });
         self.open.write().await.insert(key, Arc::clone(&scenario));
@@ -295,7 +314,19 @@ impl Scenarios {
     pub async fn update(&self, scenario: &Scenario, settings: ScenarioSettings) -> Result<(), ScenarioError> {
         self.store.update_scenario(&scenario.key.0, &scenario.key.1, &settings).await?;
         *scenario.settings.write().unwrap_or_else(PoisonError::into_inner) = settings;
+        scenario.changed.notify_one();
         scenario.wake.notify_one();
+        Ok(())
+    }
+
+    /// Brings what is served to the head of the database, should they ever differ.
+    pub async fn refresh(&self, scenario: &Scenario) -> Result<(), ScenarioError> {
+        let _minting = scenario.minting.lock().await;
+        let head = self.store.head(&scenario.key.0, &scenario.key.1).await?;
+        if let Some(head) = head.filter(|head| head.release_id != scenario.served().release.release_id) {
+            let weights = self.weights.load(&head.release_id).await?;
+            scenario.serve(Served::new(head, weights, None));
+        }
         Ok(())
     }
 

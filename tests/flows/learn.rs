@@ -129,14 +129,14 @@ fn clone_holds_the_adapter(host: &TestHost, head: &Value) {
 async fn a_refused_candidate_leaves_serving_untouched_and_is_recorded_with_its_reason() {
     let host = host().await;
     let caller = host.caller("strict");
-    caller.create(json!({ "recipe_config": quick(), "gate": { "kind": "min-improvement", "delta": 2.0 } })).await;
+    caller.create(json!({ "recipe_config": quick(), "gate": { "kind": "min-improvement", "delta": 1.0 } })).await;
     let task = |n: u32| json!({ "messages": [{ "role": "user", "content": format!("Say {n}.") }], "answer": n.to_string(), "grader": "similarity" });
     let tasks = json!({ "tasks": (0..4).map(task).collect::<Vec<_>>() });
     caller.send(caller.request(Method::PUT, &caller.path("/held-out")).json(&tasks)).await.ok();
     feed(&caller, 4).await;
     let step = ended(&caller, 1).await.remove(0);
     assert_eq!(step["kind"], "rejected", "{step}");
-    assert!(step["reason"].as_str().unwrap().contains("min-improvement 2"), "{step}");
+    assert!(step["reason"].as_str().unwrap().contains("min-improvement 1"), "{step}");
     assert!(step["metrics"]["held_out_served"].is_number(), "{step}");
     let status = caller.status().await;
     assert_eq!(status["head"]["sequence"], 0);

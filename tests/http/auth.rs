@@ -50,6 +50,17 @@ async fn tenants_never_see_each_other_and_scopes_are_kept() {
 }
 
 #[tokio::test]
+async fn a_web_page_cannot_reach_an_open_server() {
+    let caller = crate::support::shared();
+    for (header, value) in [("origin", "http://evil.example"), ("host", "evil.example")] {
+        let request = caller.request(reqwest::Method::GET, "/reef/status").header(header, value);
+        assert_eq!(caller.send(request).await.status, StatusCode::FORBIDDEN, "{header}");
+    }
+    let local = caller.request(reqwest::Method::GET, "/reef/status").header("origin", "http://localhost:3000");
+    assert_eq!(caller.send(local).await.status, StatusCode::OK);
+}
+
+#[tokio::test]
 async fn without_a_token_only_loopback_is_served() {
     let data = tempfile::tempdir().unwrap();
     let mut config = crate::support::config(data.path());

@@ -34,6 +34,34 @@ async fn the_release_of_an_answer_can_be_sent_back() {
 }
 
 #[tokio::test]
+async fn two_different_pins_are_refused_and_an_unknown_model_creates_nothing() {
+    let caller = shared();
+    let release = caller.chat("hi", json!({})).await.ok().release();
+    let body = json!({ "model": "0".repeat(40), "messages": [{ "role": "user", "content": "hi" }] });
+    let request = caller.request(reqwest::Method::POST, "/v1/chat/completions").header("x-reef-release-id", &release);
+    assert_eq!(caller.send(request.json(&body)).await.status, StatusCode::BAD_REQUEST);
+    let ghost = shared();
+    assert_eq!(ghost.chat("hi", json!({ "model": "gpt-4" })).await.status, StatusCode::NOT_FOUND);
+    assert_eq!(ghost.get(&ghost.path("")).await.status, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
+async fn a_rollback_whose_client_goes_away_is_done_to_the_end() {
+    let caller = shared();
+    let base = caller.chat("hi", json!({})).await.ok().release();
+    for patience_ms in 0..12 {
+        let request =
+            caller.request(reqwest::Method::POST, &caller.path("/rollback")).json(&json!({ "release_id": base }));
+        let patience = std::time::Duration::from_millis(patience_ms);
+        // The client leaves at another moment each time.
+        let _ = tokio::time::timeout(patience, request.send()).await;
+    }
+    let last = caller.post(&caller.path("/rollback"), json!({ "release_id": base })).await.ok().body;
+    assert_eq!(json!(caller.chat("hi", json!({})).await.ok().release()), last["release_id"]);
+    assert_eq!(caller.releases().await[0]["release_id"], last["release_id"]);
+}
+
+#[tokio::test]
 async fn rolling_back_to_what_never_was_is_404() {
     let caller = shared();
     caller.chat("hi", json!({})).await.ok();

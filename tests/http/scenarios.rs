@@ -43,6 +43,33 @@ async fn settings_change_and_survive_a_restart() {
 }
 
 #[tokio::test]
+async fn settings_that_no_step_could_run_with_are_refused() {
+    let caller = shared();
+    caller.create(json!({})).await;
+    for (settings, param) in [
+        (json!({ "recipe_config": { "batch_size": "x" } }), "recipe_config"),
+        (json!({ "recipe_config": { "nope": 1 } }), "recipe_config"),
+        (json!({ "gate": { "kind": "non-inferiority", "margin": -5 } }), "gate"),
+        (json!({ "scenario": "other" }), "scenario"),
+    ] {
+        let answer = caller.post(&caller.path("/update"), settings).await;
+        assert_eq!((answer.status, &answer.body["error"]["param"]), (StatusCode::BAD_REQUEST, &json!(param)));
+    }
+}
+
+#[tokio::test]
+async fn parameters_that_do_not_parse_are_told_in_the_shape_of_the_route() {
+    let caller = shared();
+    caller.create(json!({})).await;
+    for tail in ["/steps/abc", "/steps?limit=-1", "/records?after_sequence=99999999999999999999"] {
+        let answer = caller.get(&caller.path(tail)).await;
+        assert_eq!(answer.status, StatusCode::BAD_REQUEST);
+        assert_eq!(answer.body["error"]["code"], "invalid_request", "{tail}: {}", answer.body);
+    }
+    assert!(!caller.get("/healthz").await.header("x-request-id").is_empty());
+}
+
+#[tokio::test]
 async fn many_first_requests_make_one_scenario() {
     let caller = shared();
     let answers = futures::future::join_all((0..8).map(|_| caller.chat("hi", json!({ "max_tokens": 1 })))).await;
@@ -81,6 +108,9 @@ async fn held_out_tasks_are_checked() {
         StatusCode::BAD_REQUEST
     );
     assert_eq!(put(json!({ "tasks": [{ "answer": "y" }] })).await.status, StatusCode::BAD_REQUEST);
+    let says = |role: &str, content: String| json!({ "tasks": [{ "messages": [{ "role": role, "content": content }], "answer": "y", "grader": "exact" }] });
+    assert_eq!(put(says("wizard", "x".to_owned())).await.body["error"]["param"], "tasks[0]");
+    assert_eq!(put(says("user", "word ".repeat(5000))).await.body["error"]["param"], "tasks[0]");
 }
 
 #[tokio::test]

@@ -44,7 +44,10 @@ async fn read(request: Request, limit: usize) -> Result<Map<String, Value>, ApiE
     if announced.is_some_and(|length| length > limit) {
         return Err(too_large());
     }
-    let bytes = to_bytes(request.into_body(), limit).await.map_err(|_| too_large())?;
+    let bytes = to_bytes(request.into_body(), limit).await.map_err(|error| {
+        let unread = || ApiError::invalid("body", format!("the body could not be read: {error}"));
+        if error.to_string().contains("length limit") { too_large() } else { unread() }
+    })?;
     match serde_json::from_slice(&bytes) {
         Ok(Value::Object(fields)) => Ok(fields),
         Ok(_) => Err(ApiError::invalid("body", "the body must be a JSON object")),

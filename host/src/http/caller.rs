@@ -2,6 +2,7 @@
 //! Every handler starts from a `Caller`; malformed headers are refused here with their name.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use axum::extract::{FromRef, FromRequestParts};
 use axum::http::request::Parts;
@@ -85,6 +86,9 @@ impl Caller {
     }
 
     fn read(headers: &HeaderMap, auth: &Auth) -> Result<Self, ApiError> {
+        if auth.is_open() {
+            refuse_foreign_page(headers)?;
+        }
         let token = token(headers)?;
         let principal = auth.principal(token).cloned().ok_or_else(|| {
             ApiError::new(
@@ -117,6 +121,24 @@ impl Caller {
             tags,
         })
     }
+}
+
+/// Without tokens every web page that a local browser shows could speak to this server: by name (DNS rebinding)
+/// or across origins. Programs send no origin and a loopback host.
+fn refuse_foreign_page(headers: &HeaderMap) -> Result<(), ApiError> {
+    let origin = text(headers, "origin")?.map(|origin| origin.split_once("://").map_or(origin, |(_, host)| host));
+    for host in [text(headers, "host")?, origin].into_iter().flatten() {
+        let name = host
+            .rsplit_once(':')
+            .filter(|(_, port)| port.bytes().all(|b| b.is_ascii_digit()))
+            .map_or(host, |(name, _)| name);
+        let address = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+        if !(name.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())) {
+            let told = "a server without tokens answers local programs only; configure auth.tokens to serve others";
+            return Err(ApiError::new(StatusCode::FORBIDDEN, "foreign_host", told));
+        }
+    }
+    Ok(())
 }
 
 fn text<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, ApiError> {

@@ -145,6 +145,11 @@ impl From<StoreError> for ApiError {
         match error {
             StoreError::UnknownReference(_) | StoreError::UnknownScenario(..) => Self::not_found(message),
             StoreError::Conflict(_) | StoreError::HeadMoved { .. } => Self::conflict(message),
+            StoreError::Full { .. } | StoreError::ReadOnly { .. } => {
+                tracing::error!(error = %message, "store");
+                let told = "the server's disk takes no more data; nothing was stored; its operator must free space";
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "disk_full", told)
+            }
             StoreError::Invalid(_) => Self::new(StatusCode::BAD_REQUEST, "invalid_request", message),
             _ => {
                 tracing::error!(error = %message, "store");

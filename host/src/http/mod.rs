@@ -6,6 +6,7 @@ pub mod body;
 pub mod caller;
 pub mod chat;
 pub mod error;
+pub mod params;
 pub mod releases;
 pub mod report;
 pub mod scenarios;
@@ -14,8 +15,9 @@ pub mod status;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{FromRef, OriginalUri};
-use axum::http::{Method, StatusCode};
+use axum::extract::{FromRef, OriginalUri, Request};
+use axum::http::{HeaderValue, Method, StatusCode};
+use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use tower_http::catch_panic::CatchPanicLayer;
@@ -73,6 +75,7 @@ pub fn router(parts: Parts) -> Router {
         .route("/metrics", get(status::metrics))
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method)
+        .layer(axum::middleware::from_fn(request_id))
         .layer(CatchPanicLayer::custom(|_: Box<dyn std::any::Any + Send>| {
             ApiError::new(
                 StatusCode::INTERNAL_SERVER_ERROR,
@@ -82,6 +85,20 @@ pub fn router(parts: Parts) -> Router {
             .into_response()
         }))
         .with_state(parts)
+}
+
+/// Bytes of a request id that is taken over from the client.
+const REQUEST_ID_BYTES_MAX: usize = 128;
+
+/// Echoes `x-request-id`, or makes one.
+async fn request_id(request: Request, next: Next) -> Response {
+    let given = request.headers().get("x-request-id").filter(|id| id.len() <= REQUEST_ID_BYTES_MAX).cloned();
+    let id = given.or_else(|| HeaderValue::from_str(&uuid::Uuid::now_v7().to_string()).ok());
+    let mut response = next.run(request).await;
+    if let Some(id) = id {
+        response.headers_mut().insert("x-request-id", id);
+    }
+    response
 }
 
 async fn unknown_route(OriginalUri(uri): OriginalUri) -> Response {

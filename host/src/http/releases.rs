@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request, State};
+use axum::extract::{FromRequest, FromRequestParts, Request, State};
 use axum::response::{IntoResponse, Response};
 use reef_core::{ReleaseId, ReleaseOrigin};
 use reef_store::{ListedRelease, ReleaseStatus};
@@ -15,9 +15,10 @@ use super::Parts;
 use super::body::JsonObject;
 use super::caller::Caller;
 use super::error::ApiError;
+use super::params::{Path, Query};
 use super::scenarios::Management;
 use crate::config::Scope;
-use crate::scenarios::Scenario;
+use crate::scenarios::{Scenario, to_the_end};
 
 /// Steps of one listing.
 const STEPS_MAX: u32 = 1000;
@@ -48,7 +49,7 @@ impl FromRequest<Parts> for Target {
     async fn from_request(request: Request, state: &Parts) -> Result<Self, Response> {
         let (mut head, body) = request.into_parts();
         let caller = Caller::from_request_parts(&mut head, state).await?;
-        let name = Path::<String>::from_request_parts(&mut head, state).await.map_err(IntoResponse::into_response)?;
+        let Path(name) = Path::<String>::from_request_parts(&mut head, state).await?;
         let JsonObject(body) = JsonObject::from_request(Request::from_parts(head, body), state).await?;
         Self::find(&state.management, &caller, &name, &body).await.map_err(IntoResponse::into_response)
     }
@@ -79,21 +80,24 @@ pub async fn rollback(State(management): State<Management>, target: Target) -> R
         return Err(ApiError::conflict(format!("release {} was never served; promote it instead", target.release)));
     }
     let origin = ReleaseOrigin::Rollback { to: target.release.clone() };
-    let release = management.scenarios.mint_copy(&target.scenario, &target.release, origin).await?;
-    Ok(Json(json!(release)))
+    mint(management, target, origin).await
 }
 
 /// `POST …/promote {release_id}`: serves a held candidate.
 pub async fn promote(State(management): State<Management>, target: Target) -> Result<Json<Value>, ApiError> {
-    let (ReleaseStatus::Held, ReleaseOrigin::Step { step }) = (target.status, target.origin) else {
+    let (ReleaseStatus::Held, &ReleaseOrigin::Step { step }) = (target.status, &target.origin) else {
         return Err(ApiError::conflict(format!(
             "release {} is not a held candidate; use rollback to return to it",
             target.release
         )));
     };
     let origin = ReleaseOrigin::Promotion { step };
-    let release = management.scenarios.mint_copy(&target.scenario, &target.release, origin).await?;
-    Ok(Json(json!(release)))
+    mint(management, target, origin).await
+}
+
+async fn mint(management: Management, target: Target, origin: ReleaseOrigin) -> Result<Json<Value>, ApiError> {
+    let minted = async move { management.scenarios.mint_copy(&target.scenario, &target.release, origin).await };
+    Ok(Json(json!(to_the_end(minted).await?)))
 }
 
 /// `POST …/reject {release_id}`: a held candidate will never be served.

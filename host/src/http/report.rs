@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
+use axum::http::StatusCode;
 use reef_core::Report;
 use reef_sandbox::Manifest;
 use reef_store::Store;
@@ -48,7 +49,10 @@ pub async fn report(
     if let Some(manifest) = &feedback.manifest {
         manifest.check_metadata(&report.metadata).map_err(|problem| ApiError::invalid("metadata", problem))?;
     }
-    feedback.receipts.wait(&scenario.key, &report.references, feedback.receipt_wait).await;
+    if !feedback.receipts.wait(&scenario.key, &report.references, feedback.receipt_wait).await {
+        let told = "the answer that this report grades is still being produced; report again when it has ended";
+        return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "receipt_in_flight", told));
+    }
     let span = tracing::info_span!("report", scenario = %name, report.id = %report.id, score = report.score);
     let parent = match &caller.traceparent {
         Some(parent) => Some(parent.clone()),

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use reef_core::{Gate, HeldOutTask, RecordId, ScenarioName};
+use reef_engine::Engine;
+use reef_sandbox::Manifest;
 use reef_store::{RecordBody, RecordKind, ScenarioSettings, Store, StoredRecord, TrainingMode};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -13,8 +15,9 @@ use serde_json::{Map, Value, json};
 use super::body::JsonObject;
 use super::caller::Caller;
 use super::error::ApiError;
+use super::params::{Path, Query};
 use crate::config::Scope;
-use crate::scenarios::{Scenario, Scenarios};
+use crate::scenarios::{Scenario, Scenarios, to_the_end};
 
 /// Tasks of one scenario.
 const HELD_OUT_MAX: usize = 4096;
@@ -31,6 +34,10 @@ pub struct Management {
     pub store: Store,
     /// Scenarios in service.
     pub scenarios: Arc<Scenarios>,
+    /// Renders held-out prompts, to refuse what does not fit.
+    pub engine: Engine,
+    /// Manifest of the recipe, whose configuration is checked here.
+    pub manifest: Option<Arc<Manifest>>,
 }
 
 impl Management {
@@ -40,6 +47,16 @@ impl Management {
         let name = ScenarioName::parse(name)?;
         caller.check_sees(&name)?;
         Ok(self.scenarios.get(caller.tenant(), &name).await?)
+    }
+
+    /// Refuses settings that no step could run with.
+    fn check(&self, settings: &ScenarioSettings) -> Result<(), ApiError> {
+        if let Some(manifest) = &self.manifest {
+            manifest
+                .check_config(&settings.recipe_config)
+                .map_err(|problem| ApiError::invalid("recipe_config", problem))?;
+        }
+        settings.gate.map_or(Ok(()), Gate::check).map_err(|problem| ApiError::invalid("gate", problem))
     }
 }
 
@@ -100,7 +117,10 @@ pub async fn create(
     let name = ScenarioName::parse(name)?;
     caller.check_sees(&name)?;
     let settings = settings.over(management.scenarios.defaults().clone());
-    let (scenario, new) = management.scenarios.create((caller.tenant().clone(), name), Some(settings)).await?;
+    management.check(&settings)?;
+    let key = (caller.tenant().clone(), name);
+    let created = async move { management.scenarios.create(key, Some(settings)).await };
+    let (scenario, new) = to_the_end(created).await?;
     let status = if new { StatusCode::CREATED } else { StatusCode::OK };
     Ok((status, Json(describe(&scenario))))
 }
@@ -123,9 +143,14 @@ pub async fn update(
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     let scenario = management.open(&caller, Scope::Admin, &name).await?;
-    let settings = SettingsBody::read(body)?.over(scenario.settings());
-    management.scenarios.update(&scenario, settings).await?;
-    Ok(Json(describe(&scenario)))
+    let body = SettingsBody::read(body)?;
+    if body.scenario.as_deref().is_some_and(|other| other != name) {
+        return Err(ApiError::invalid("scenario", "a scenario cannot be renamed; leave 'scenario' out"));
+    }
+    let settings = body.over(scenario.settings());
+    management.check(&settings)?;
+    let updated = async move { management.scenarios.update(&scenario, settings).await.map(|()| scenario) };
+    Ok(Json(describe(&*to_the_end(updated).await?)))
 }
 
 fn describe(scenario: &Scenario) -> Value {
@@ -165,8 +190,31 @@ pub async fn put_held_out(
             ));
         }
     }
+    let (engine, tasks) = (management.engine.clone(), tasks);
+    let checked = tokio::task::spawn_blocking(move || check_fit(&engine, &tasks).map(|()| tasks)).await;
+    let tasks = checked.map_err(|error| ApiError::internal("the held-out tasks could not be checked", error))??;
     management.store.set_held_out(&scenario.key.0, &scenario.key.1, &tasks).await?;
+    scenario.changed.notify_one();
+    scenario.wake.notify_one();
     Ok(Json(json!({ "scenario": scenario.key.1, "held_out": tasks.len() })))
+}
+
+/// A task that does not render, or leaves no room for its answer, could never be measured.
+fn check_fit(engine: &Engine, tasks: &[HeldOutTask]) -> Result<(), ApiError> {
+    let context = engine.info().context_length;
+    for (index, task) in tasks.iter().enumerate() {
+        let at = format!("tasks[{index}]");
+        let refuse = |problem: String| ApiError::invalid(at.clone(), format!("{at}: {problem}"));
+        let prompt = engine.render_chat(&task.messages).map_err(|error| refuse(error.to_string()))?;
+        let wanted = crate::jobs::held_out::answer_tokens(engine, task) as usize;
+        if prompt.len() + wanted > context {
+            return Err(refuse(format!(
+                "prompt and answer take {} tokens; the context holds {context}",
+                prompt.len() + wanted
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Query of a page of records.

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::caller::Caller;
 use super::error::{ApiError, V1Error};
 use crate::config::Scope;
-use crate::scenarios::{Scenario, Scenarios};
+use crate::scenarios::{LearnerStatus, Scenario, Scenarios};
 
 /// The part of the host that reports on itself.
 #[derive(Clone)]
@@ -82,7 +82,7 @@ pub async fn status(State(operations): State<Operations>, caller: Caller) -> Res
     let mut rows = Vec::new();
     for scenario in operations.scenarios.list(caller.tenant()).await {
         if caller.sees(&scenario.key.1) {
-            rows.push(scenario_status(&operations.store, &scenario).await?);
+            rows.push(scenario_status(&operations.store, &scenario, operations.recipe.is_some()).await?);
         }
     }
     Ok(Json(json!({
@@ -94,7 +94,19 @@ pub async fn status(State(operations): State<Operations>, caller: Caller) -> Res
     })))
 }
 
-async fn scenario_status(store: &Store, scenario: &Scenario) -> Result<Value, ApiError> {
+/// What an operator should know without having asked.
+fn alarms(learner: &LearnerStatus, learns: bool) -> Vec<&'static str> {
+    let mut alarms = Vec::new();
+    if learns && learner.held_out == 0 {
+        alarms.push("no held-out tasks: candidates are released without being measured");
+    }
+    if learner.quarantined_until_ms.is_some() {
+        alarms.push("the recipe is quarantined");
+    }
+    alarms
+}
+
+async fn scenario_status(store: &Store, scenario: &Scenario, learns: bool) -> Result<Value, ApiError> {
     let (tenant, name) = &scenario.key;
     let counts = store.counts(tenant, name).await?;
     let served = scenario.served();
@@ -109,6 +121,8 @@ async fn scenario_status(store: &Store, scenario: &Scenario) -> Result<Value, Ap
         "running": learner.running,
         "waiting": learner.waiting,
         "last_error": learner.last_error,
+        "held_out": learner.held_out,
+        "alarms": alarms(&learner, learns),
         "quarantined_until_ms": learner.quarantined_until_ms,
         "inferences": counts.inferences,
         "reports": counts.reports,

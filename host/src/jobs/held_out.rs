@@ -238,12 +238,15 @@ impl Models for StepModels {
 
 impl StepModels {
     fn kept(&self, binding: &Binding, range: std::ops::Range<usize>) -> BTreeMap<usize, f64> {
-        let Some(content) = &binding.content else { return BTreeMap::new() };
-        let cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
-        cache
-            .get(content)
-            .map(|scores| scores.range(range).map(|(task, score)| (*task, *score)).collect())
-            .unwrap_or_default()
+        let within = |scores: &BTreeMap<usize, f64>| -> BTreeMap<usize, f64> {
+            scores.range(range.clone()).map(|(task, score)| (*task, *score)).collect()
+        };
+        let mut kept = within(&self.measured.scores(binding.name));
+        if let Some(content) = &binding.content {
+            let cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+            kept.extend(cache.get(content).map(within).unwrap_or_default());
+        }
+        kept
     }
 
     fn keep(&self, binding: &Binding, scores: &BTreeMap<usize, f64>) {
@@ -257,7 +260,8 @@ impl StepModels {
     }
 }
 
-fn answer_tokens(engine: &Engine, task: &HeldOutTask) -> u32 {
+/// Tokens that an answer to a task may take.
+pub fn answer_tokens(engine: &Engine, task: &HeldOutTask) -> u32 {
     let wanted = engine.encode(&task.answer).map_or(0, |ids| ids.len());
     u32::try_from(wanted + ANSWER_TOKENS_SLACK).unwrap_or(u32::MAX)
 }

@@ -19,32 +19,37 @@ use crate::telemetry;
 
 /// A learner that hears nothing looks again after this time.
 const IDLE_LOOK: Duration = Duration::from_secs(60);
-/// Pause after a failure that was nobody's fault.
+/// First pause after a failure that was not the recipe's; doubles with each further one.
 const RETRY_PAUSE: Duration = Duration::from_secs(2);
+/// Longest of those pauses.
+const RETRY_PAUSE_MAX: Duration = Duration::from_secs(600);
 
 /// Learns until the process ends.
 pub async fn learn_scenario(workshop: Workshop, scenario: Arc<Scenario>, pool_max: u32) {
-    let mut learner = Learner { workshop, scenario, pool_max, quarantine: Quarantine::default(), tasks: None };
+    let mut learner =
+        Learner { workshop, scenario, pool_max, quarantine: Quarantine::default(), failures: 0, tasks: None };
     loop {
-        let pause = match learner.turn().await {
-            Ok(Turn::Again) => continue,
-            Ok(Turn::Wait(pause)) => pause,
+        match learner.turn().await {
+            Ok(Turn::Again) => {}
+            // A time-out is only a reason to look again.
+            Ok(Turn::Wait) => drop(tokio::time::timeout(IDLE_LOOK, learner.scenario.wake.notified()).await),
+            Ok(Turn::Rest(pause)) => learner.rest(pause).await,
             Err(error) => {
                 tracing::error!(scenario = %learner.scenario.key.1, %error, "learner.error");
-                learner.scenario.set_status(|status| status.last_error = Some(error.to_string()));
-                RETRY_PAUSE
+                let pause = learner.failed(error.to_string());
+                learner.rest(pause).await;
             }
-        };
-        // A time-out is only a reason to look again.
-        let _ = tokio::time::timeout(pause, learner.scenario.wake.notified()).await;
+        }
     }
 }
 
 enum Turn {
     /// Something changed; look again at once.
     Again,
-    /// Nothing to do for this long, unless woken.
-    Wait(Duration),
+    /// Nothing to do until feedback comes.
+    Wait,
+    /// Something failed; leave it alone for this long, unless the settings change.
+    Rest(Duration),
 }
 
 type Tasks = (Vec<HeldOutTask>, Arc<HeldOut>, ScoreCache);
@@ -54,6 +59,8 @@ struct Learner {
     scenario: Arc<Scenario>,
     pool_max: u32,
     quarantine: Quarantine,
+    /// Failures in a row that were not the recipe's.
+    failures: u32,
     tasks: Option<Tasks>,
 }
 
@@ -62,40 +69,62 @@ impl Learner {
         let (tenant, name) = self.scenario.key.clone();
         if self.scenario.settings().training_mode != TrainingMode::Auto {
             self.waiting("training_mode is manual");
-            return Ok(Turn::Wait(IDLE_LOOK));
+            return Ok(Turn::Wait);
         }
         if let Some(until_ms) = self.quarantine.blocked(now_ms()).map(|block| block.until_ms) {
             self.scenario.set_status(|status| status.quarantined_until_ms = Some(until_ms));
             let pause = u64::try_from(until_ms - now_ms()).unwrap_or(0);
-            // New feedback does not end a quarantine.
-            tokio::time::sleep(Duration::from_millis(pause.clamp(10, 60_000))).await;
-            return Ok(Turn::Again);
+            return Ok(Turn::Rest(Duration::from_millis(pause.max(10))));
         }
         self.scenario.set_status(|status| status.quarantined_until_ms = None);
+        self.workshop.scenarios.refresh(&self.scenario).await?;
         let (held_out, cache) = self.held_out().await?;
+        self.scenario.set_status(|status| status.held_out = held_out.len());
         if let Some(step) = self.workshop.store.running_step(&tenant, &name).await? {
-            if step.recipe != self.workshop.recipe.label() {
-                return self.give_up(step).await;
-            }
             let samples = self.workshop.store.samples(&tenant, &name, &step.batch).await?;
+            // A step is named by its recipe's digest, and what was held out meanwhile must not be trained on.
+            if step.recipe != self.workshop.recipe.label() {
+                return self.give_up(step, "the recipe was exchanged").await;
+            }
+            if samples.iter().any(|sample| held_out.contains_prompt(prompt(sample))) {
+                return self.give_up(step, "one of its prompts is held out now").await;
+            }
             return self.run(step, samples, (held_out, cache)).await;
         }
-        let Some((step, samples)) = self.select(&held_out).await? else { return Ok(Turn::Wait(self.pause())) };
+        let Some((step, samples)) = self.select(&held_out).await? else {
+            return Ok(if self.quarantine.blocked(now_ms()).is_some() { Turn::Again } else { Turn::Wait });
+        };
         self.workshop.store.begin_step(&tenant, &name, &step).await?;
         self.run(step, samples, (held_out, cache)).await
     }
 
-    /// A step is named by its recipe's digest, so another recipe cannot finish it; its samples are free again.
-    async fn give_up(&self, mut step: Step) -> Result<Turn, StepError> {
+    /// Ends a step that cannot be done any more; its samples are free again.
+    async fn give_up(&self, mut step: Step, reason: &str) -> Result<Turn, StepError> {
         let (tenant, name) = &self.scenario.key;
-        step.outcome =
-            StepOutcome::Failed { reason: format!("the recipe was exchanged for {}", self.workshop.recipe.label()) };
+        step.outcome = StepOutcome::Failed { reason: reason.to_owned() };
         self.workshop.store.finish_step(tenant, name, &step, Commit::default()).await?;
         Ok(Turn::Again)
     }
 
-    fn pause(&self) -> Duration {
-        if self.quarantine.blocked(now_ms()).is_some() { Duration::ZERO } else { IDLE_LOOK }
+    /// Waits out a failure. New feedback does not help; changed settings may, so they end it and clear the record.
+    async fn rest(&mut self, pause: Duration) {
+        if tokio::time::timeout(pause, self.scenario.changed.notified()).await.is_ok() {
+            self.quarantine = Quarantine::default();
+            self.succeeded();
+        }
+    }
+
+    /// Notes a failure that was not the recipe's; how long to leave it alone.
+    fn failed(&mut self, reason: String) -> Duration {
+        self.scenario.set_status(|status| status.last_error = Some(reason));
+        let pause = RETRY_PAUSE.saturating_mul(1 << self.failures.min(16)).min(RETRY_PAUSE_MAX);
+        self.failures = self.failures.saturating_add(1);
+        pause
+    }
+
+    fn succeeded(&mut self) {
+        self.failures = 0;
+        self.scenario.set_status(|status| status.last_error = None);
     }
 
     fn waiting(&self, reason: &str) {
@@ -203,10 +232,9 @@ impl Learner {
         let lineage = self.lineage(max_staleness).await?;
         let (mut usable, mut retired) = (Vec::new(), Vec::new());
         for sample in samples {
-            let prompt = sample.trajectory.tokens.get(..sample.trajectory.prompt_length).unwrap_or_default();
             let lag = lineage.iter().position(|release| *release == sample.release);
             match lag {
-                _ if held_out.contains_prompt(prompt) => {
+                _ if held_out.contains_prompt(prompt(&sample)) => {
                     retired.push((sample.report, "prompt of a held-out task".to_owned()))
                 }
                 None => retired.push((
@@ -257,11 +285,12 @@ impl Learner {
         let span = tracing::info_span!("step", scenario = %name, step = step.step, samples = samples.len());
         telemetry::continue_trace(&span, self.report_trace(&step).await?.as_deref());
         step.traceparent = telemetry::traceparent(&span);
-        let head = self.scenario.served().release.manifest.sequence;
-        let samples = samples
-            .into_iter()
-            .map(|sample| PoolSample { lag: head.saturating_sub(sample.release_sequence), sample })
-            .collect();
+        let lineage = self.lineage(self.scenario.settings().max_staleness).await?;
+        let lag = |sample: &Sample| {
+            let position = lineage.iter().position(|release| *release == sample.release).unwrap_or(lineage.len());
+            u32::try_from(position).unwrap_or(u32::MAX)
+        };
+        let samples = samples.into_iter().map(|sample| PoolSample { lag: lag(&sample), sample }).collect();
         self.scenario.set_status(|status| {
             status.running = true;
             status.waiting = None;
@@ -275,10 +304,13 @@ impl Learner {
         match (&outcome, fault) {
             (_, Some(fault)) => self.fault(&fault),
             (StepOutcome::Failed { reason }, None) => {
-                self.scenario.set_status(|status| status.last_error = Some(reason.clone()));
-                return Ok(Turn::Wait(RETRY_PAUSE));
+                let reason = reason.clone();
+                return Ok(Turn::Rest(self.failed(reason)));
             }
-            _ => self.quarantine.success(),
+            _ => {
+                self.quarantine.success();
+                self.succeeded();
+            }
         }
         Ok(Turn::Again)
     }
@@ -298,6 +330,10 @@ impl Learner {
         self.quarantine.record(now_ms(), fault);
         self.scenario.set_status(|status| status.last_error = Some(fault.to_string()));
     }
+}
+
+fn prompt(sample: &Sample) -> &[u32] {
+    sample.trajectory.tokens.get(..sample.trajectory.prompt_length).unwrap_or_default()
 }
 
 /// Handles in training order, or why to wait.

@@ -27,6 +27,9 @@ const HOST_STATE: &str = "reef.";
 /// The scenario's critic.
 const CRITIC_STATE: &str = "reef.critic";
 
+/// Why a step ends when somebody else minted a release meanwhile.
+const HEAD_MOVED: &str = "the head moved while the step ran; its samples go back to the pool";
+
 /// What every step of a process shares.
 #[derive(Debug, Clone)]
 pub struct Workshop {
@@ -209,25 +212,22 @@ impl Run<'_> {
         }
     }
 
-    /// Compares what the host measured itself; measures now if the recipe did not.
+    /// Compares every held-out task, whatever the recipe chose to look at: what is scored already is not asked again.
     async fn gate(&self, models: Option<Box<dyn Models>>, tasks: usize) -> GateDecision {
         let settings = self.work.scenario.settings();
         let gate = settings.gate.or(self.workshop.scenarios.defaults().gate).unwrap_or(Gate::Always);
-        let (mut new, mut old) = self.measured.paired("candidate", "served");
-        if new.is_empty() && tasks > 0 && !matches!(gate, Gate::Always) {
+        if tasks > 0 && !matches!(gate, Gate::Always) {
             let count = u32::try_from(tasks).unwrap_or(u32::MAX);
             let measure = move || {
                 let mut models = models?;
-                ["candidate", "served"]
-                    .iter()
-                    .all(|binding| models.held_out_scores(binding, 0, count).is_ok())
-                    .then_some(())
+                let mut measured = |binding| models.held_out_scores(binding, 0, count).is_ok();
+                (measured("candidate") && measured("served")).then_some(())
             };
             if tokio::task::spawn_blocking(measure).await.ok().flatten().is_none() {
                 return GateDecision { pass: false, reason: "the held-out tasks could not be measured".to_owned() };
             }
-            (new, old) = self.measured.paired("candidate", "served");
         }
+        let (new, old) = self.measured.paired("candidate", "served");
         gate_decision(gate, &new, &old)
     }
 
@@ -274,6 +274,9 @@ impl Run<'_> {
         let scenario = Arc::clone(&self.work.scenario);
         // Nobody else mints a release between the write and the swap.
         let _minting = scenario.minting.lock().await;
+        // A rollback while the step ran: whatever it found out is about weights that no longer serve.
+        let moved = scenario.served().release.release_id != self.work.step.parent;
+        let decided = if moved { Decided::Fail(HEAD_MOVED.to_owned(), None) } else { decided };
         self.keep_critic();
         let mut commit = Commit {
             release: None,
@@ -306,9 +309,7 @@ impl Run<'_> {
         match self.workshop.store.finish_step(tenant, name, &self.work.step, commit).await {
             Err(reef_store::StoreError::HeadMoved { .. }) => {
                 next = None;
-                self.work.step.outcome = StepOutcome::Failed {
-                    reason: "the head moved while the step ran; its samples go back to the pool".to_owned(),
-                };
+                self.work.step.outcome = StepOutcome::Failed { reason: HEAD_MOVED.to_owned() };
                 let nothing = Commit {
                     release: None,
                     held: None,

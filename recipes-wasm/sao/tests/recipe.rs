@@ -51,18 +51,20 @@ fn the_first_usable_samples_in_order_make_a_batch() {
         .sample(FakeSample::unscored())
         .sample(FakeSample::scored(0.0))
         .sample(FakeSample::scored(1.0).references(2))
+        .sample(FakeSample::scored(1e308))
         .sample(FakeSample::scored(1.0).lag(5))
         .sample(FakeSample::scored(1.0).lag(4))
         .sample(FakeSample::scored(1.0));
     let selection = host.select::<Sao>().expect("selects");
-    assert_eq!(selection.choice, Choice::Train(vec![101, 104]));
+    assert_eq!(selection.choice, Choice::Train(vec![101, 105]));
     let retired: Vec<_> = selection.retire.iter().map(|gone| (gone.sample, gone.reason.as_str())).collect();
     assert_eq!(
         retired,
         [
             (100, "its report has no score"),
             (102, "its report references 2 records; sao learns from exactly one"),
-            (103, "sampled 5 releases ago, max_staleness is 4"),
+            (103, "its score is beyond ±1,000,000"),
+            (104, "sampled 5 releases ago, max_staleness is 4"),
         ]
     );
 }

@@ -86,6 +86,22 @@ pub enum Gate {
     },
 }
 
+impl Gate {
+    /// Refuses numbers that no score can meet; names the field.
+    pub fn check(self) -> Result<(), String> {
+        let (field, value) = match self {
+            Self::Always => return Ok(()),
+            Self::MinImprovement { delta } => ("delta", delta),
+            Self::NonInferiority { margin } => ("margin", margin),
+        };
+        if (0.0..=1.0).contains(&value) {
+            Ok(())
+        } else {
+            Err(format!("gate.{field} is {value}; use a number from 0 to 1"))
+        }
+    }
+}
+
 /// What the gate said, in words that are stored with the step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GateDecision {
@@ -138,6 +154,14 @@ mod tests {
         assert!(!gate_decision(min, &[0.5, 1.0], &[0.5, 1.0]).pass);
         assert!(gate_decision(Gate::NonInferiority { margin: 0.05 }, &[0.5], &[0.54]).pass);
         assert!(!gate_decision(Gate::NonInferiority { margin: 0.05 }, &[0.4], &[0.54]).pass);
+    }
+
+    #[test]
+    fn gates_out_of_range_are_named() {
+        for bad in [-0.1, 1.1, f64::NAN, f64::INFINITY] {
+            assert!(Gate::NonInferiority { margin: bad }.check().expect_err("refused").contains("gate.margin"));
+        }
+        assert!(Gate::MinImprovement { delta: 1.0 }.check().is_ok() && Gate::Always.check().is_ok());
     }
 
     #[test]

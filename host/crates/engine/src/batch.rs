@@ -276,13 +276,9 @@ impl Batch {
 
     /// Frees a row: its request gets its last event, and the last request moves into its place.
     fn remove(&mut self, row: usize, event: Option<Event>) {
-        let last = self.running.len() - 1;
-        let moved = self.running.get(last).map_or(0, |running| running.cached);
-        if row < last && moved > 0 && self.cache.copy_row(last, row, moved).is_err() {
-            // Nothing is lost but time: the moved request computes its keys again.
-            if let Some(running) = self.running.get_mut(last) {
-                running.cached = 0;
-            }
+        if let Err(error) = self.vacate(row) {
+            tracing::warn!(%error, "a row of the cache could not be freed; all requests compute theirs again");
+            self.forget();
         }
         let ended = self.running.swap_remove(row);
         self.load.active.fetch_sub(1, Ordering::Relaxed);
@@ -290,8 +286,37 @@ impl Batch {
             // Full never happens, closed means that nobody waits.
             let _ = ended.events.try_send(event);
         }
-        if self.running.is_empty() && self.cache.clear().is_err() {
-            tracing::warn!("the cache of an idle engine could not be given back");
+        if self.running.is_empty() {
+            self.forget();
+        }
+    }
+
+    /// Moves the last request's row to `row` and zeroes what this leaves. The masked positions of a row are read
+    /// with weight 0, and 0 × NaN is NaN: what one request wrote must not stay for the next.
+    fn vacate(&mut self, row: usize) -> Result<(), EngineError> {
+        let last = self.running.len() - 1;
+        if last == 0 {
+            return Ok(());
+        }
+        let written = |row: usize| self.running.get(row).map_or((0, 0), |r| (r.cached, r.tokens.len()));
+        let ((_, ended), (cached, moved)) = (written(row), written(last));
+        self.cache.zero_row(row, ended)?;
+        if row == last {
+            return Ok(());
+        }
+        if cached > 0 {
+            self.cache.copy_row(last, row, cached)?;
+        }
+        self.cache.zero_row(last, moved)
+    }
+
+    /// Empties the cache; requests that go on compute their keys again.
+    fn forget(&mut self) {
+        for running in &mut self.running {
+            running.cached = 0;
+        }
+        if self.cache.clear().is_err() {
+            tracing::warn!("the memory of the cache could not be given back");
         }
     }
 }

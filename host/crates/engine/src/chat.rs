@@ -3,21 +3,20 @@
 //! control token stays text: such spellings are broken by a marker character before rendering, and the marker
 //! is removed after the control tokens of the template have been found.
 
-use std::collections::BTreeMap;
-
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, ErrorKind, Value, context};
 use reef_core::Message;
 use serde_json::Value as Json;
 
 use crate::checkpoint::{Checkpoint, Source, read_json, unsupported};
+use crate::control::Piece;
 use crate::error::EngineError;
 use crate::tokenizer::Tokenizer;
 
 /// Roles that a template may see; it may print them, so they are not free text.
 const ROLES: [&str; 4] = ["system", "user", "assistant", "tool"];
 /// Messages of one conversation.
-const MESSAGES_MAX: usize = 1024;
+pub const MESSAGES_MAX: usize = 4096;
 /// Name under which the template is kept.
 const NAME: &str = "chat";
 
@@ -53,26 +52,19 @@ impl ChatTemplate {
         Ok(Self(environment))
     }
 
-    /// Token ids of `messages` and of the start of the assistant's answer.
-    pub fn render(&self, messages: &[Message], tokenizer: &Tokenizer) -> Result<Vec<u32>, EngineError> {
-        if messages.is_empty() || messages.len() > MESSAGES_MAX {
-            return Err(EngineError::Invalid(format!(
-                "messages: {} messages; give 1 to {MESSAGES_MAX}",
-                messages.len()
-            )));
-        }
-        if let Some(message) = messages.iter().find(|message| !ROLES.contains(&message.role.as_str())) {
-            let role: String = message.role.chars().take(32).flat_map(char::escape_default).collect();
-            return Err(EngineError::Invalid(format!(
-                "messages: role '{role}' is unknown; roles are {}",
-                ROLES.join(", ")
-            )));
-        }
+    /// Token ids of `messages` and of the start of the assistant's answer, fewer than `context`.
+    pub fn render(&self, messages: &[Message], tokenizer: &Tokenizer, context: usize) -> Result<Vec<u32>, EngineError> {
+        check(messages)?;
         let marker = free_marker(messages)
             .ok_or_else(|| EngineError::Invalid("messages: they use every private-use character".to_owned()))?;
+        tokenise(&self.text(messages, tokenizer, marker)?, tokenizer, marker, context)
+    }
+
+    /// What the template makes of `messages`, in which `marker` breaks the spellings of control tokens.
+    fn text(&self, messages: &[Message], tokenizer: &Tokenizer, marker: char) -> Result<String, EngineError> {
         let guarded: Vec<Value> = messages
             .iter()
-            .map(|message| context! { role => &message.role, content => guard(&message.content, tokenizer.control(), marker) })
+            .map(|message| context! { role => &message.role, content => tokenizer.control().guard(&message.content, marker) })
             .collect();
         let text = self.0.get_template(NAME).and_then(|template| {
             template.render(context! {
@@ -82,21 +74,51 @@ impl ChatTemplate {
                 eos_token => &tokenizer.eos_text,
             })
         });
-        let text = text.map_err(|e| {
+        text.map_err(|e| {
             EngineError::Invalid(format!(
                 "messages: the model's chat template refuses them: {}",
                 e.detail().unwrap_or("it failed")
             ))
-        })?;
-        let mut ids = Vec::new();
-        for piece in split(&text, tokenizer.control()) {
-            match piece {
-                Piece::Control(id) => ids.push(id),
-                Piece::Text(text) => ids.extend(tokenizer.encode(&text.replace(marker, ""))?),
-            }
-        }
-        Ok(ids)
+        })
     }
+}
+
+/// Are they few enough, and of roles that a template may print?
+fn check(messages: &[Message]) -> Result<(), EngineError> {
+    if messages.is_empty() || messages.len() > MESSAGES_MAX {
+        return Err(EngineError::Invalid(format!("messages: {} messages; give 1 to {MESSAGES_MAX}", messages.len())));
+    }
+    if let Some(message) = messages.iter().find(|message| !ROLES.contains(&message.role.as_str())) {
+        let role: String = message.role.chars().take(32).flat_map(char::escape_default).collect();
+        return Err(EngineError::Invalid(format!(
+            "messages: role '{role}' is unknown; roles are {}",
+            ROLES.join(", ")
+        )));
+    }
+    Ok(())
+}
+
+/// Token ids of rendered text. Text that cannot fit is refused before it is tokenised, which takes much longer.
+fn tokenise(text: &str, tokenizer: &Tokenizer, marker: char, context: usize) -> Result<Vec<u32>, EngineError> {
+    let pieces = tokenizer.control().split(text);
+    let plain = |text: &str| text.replace(marker, "");
+    let fewest = pieces.iter().map(|piece| match piece {
+        Piece::Control(_) => 1,
+        Piece::Text(text) => tokenizer.fewest(&plain(text)),
+    });
+    let fits = |tokens: usize| {
+        if tokens < context { Ok(()) } else { Err(EngineError::ContextExceeded { prompt: tokens, max: context }) }
+    };
+    fits(fewest.sum())?;
+    let mut ids = Vec::new();
+    for piece in &pieces {
+        match piece {
+            Piece::Control(id) => ids.push(*id),
+            Piece::Text(text) => ids.extend(tokenizer.encode(&plain(text))?),
+        }
+        fits(ids.len())?;
+    }
+    Ok(ids)
 }
 
 /// The string methods of Python that templates use.
@@ -130,94 +152,9 @@ fn free_marker(messages: &[Message]) -> Option<char> {
     ('\u{e000}'..='\u{f8ff}').find(|c| !used.contains(c))
 }
 
-/// Breaks every spelling of a control token in `content`, also one that starts or ends outside of it.
-fn guard(content: &str, control: &BTreeMap<String, u32>, marker: char) -> String {
-    let mut breaks: Vec<usize> = Vec::new();
-    for token in control.keys() {
-        let Some(first) = token.chars().next() else { continue };
-        breaks.extend(content.match_indices(token.as_str()).map(|(at, _)| at + first.len_utf8()));
-        for (cut, _) in token.char_indices().skip(1) {
-            let (head, tail) = token.split_at(cut);
-            if content.trim_end().ends_with(head) {
-                breaks.push(content.trim_end().len() - head.len() + first.len_utf8());
-            }
-            if content.trim_start().starts_with(tail) {
-                let last = tail.chars().next_back().map_or(0, char::len_utf8);
-                breaks.push(content.len() - content.trim_start().len() + tail.len() - last);
-            }
-        }
-    }
-    if breaks.is_empty() {
-        return content.to_owned();
-    }
-    breaks.sort_unstable();
-    breaks.dedup();
-    let mut guarded = String::with_capacity(content.len() + breaks.len() * marker.len_utf8());
-    let mut from = 0;
-    for at in breaks {
-        guarded.push_str(content.get(from..at).unwrap_or_default());
-        guarded.push(marker);
-        from = at;
-    }
-    guarded.push_str(content.get(from..).unwrap_or_default());
-    guarded
-}
-
-#[derive(Debug, PartialEq, Eq)]
-enum Piece<'a> {
-    Control(u32),
-    Text(&'a str),
-}
-
-/// Cuts rendered text at control tokens; the longest spelling wins at each place.
-fn split<'a>(text: &'a str, control: &BTreeMap<String, u32>) -> Vec<Piece<'a>> {
-    let mut pieces = Vec::new();
-    let mut rest = text;
-    loop {
-        let found = control
-            .iter()
-            .filter(|(token, _)| !token.is_empty())
-            .filter_map(|(token, id)| rest.find(token.as_str()).map(|at| (at, token.len(), *id)));
-        let Some((at, length, id)) = found.min_by_key(|(at, length, _)| (*at, usize::MAX - length)) else { break };
-        if let Some(before) = rest.get(..at).filter(|before| !before.is_empty()) {
-            pieces.push(Piece::Text(before));
-        }
-        pieces.push(Piece::Control(id));
-        rest = rest.get(at + length..).unwrap_or_default();
-    }
-    if !rest.is_empty() {
-        pieces.push(Piece::Text(rest));
-    }
-    pieces
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn control() -> BTreeMap<String, u32> {
-        BTreeMap::from([("<|end|>".to_owned(), 2), ("<|end|>x".to_owned(), 3)])
-    }
-
-    #[test]
-    fn guarded_text_holds_no_control_token_and_loses_nothing() {
-        for content in ["a <|end|> b", "<|end|><|end|>x", "plain", "ends with <|en ", " end|> starts", ""] {
-            let guarded = guard(content, &control(), '\u{e000}');
-            for (before, after) in [("", ""), ("<|", ""), ("", "d|>"), ("<", ">")] {
-                let text = format!("{before}{guarded}{after}");
-                assert!(split(&text, &control()).iter().all(|piece| matches!(piece, Piece::Text(_))), "{text:?}");
-            }
-            assert_eq!(guarded.replace('\u{e000}', ""), content);
-        }
-    }
-
-    #[test]
-    fn the_longest_spelling_wins() {
-        assert_eq!(
-            split("a<|end|>xb<|end|>", &control()),
-            [Piece::Text("a"), Piece::Control(3), Piece::Text("b"), Piece::Control(2)]
-        );
-    }
 
     #[test]
     fn a_template_refuses_in_its_own_words() {

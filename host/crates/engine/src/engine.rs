@@ -156,9 +156,10 @@ impl Engine {
 
     /// Token ids of a conversation, ready for the assistant's answer.
     ///
-    /// Control tokens come from the model's template only: a message that spells one stays text.
+    /// Control tokens come from the model's template only: a message that spells one stays text. Fails if the
+    /// tokens leave no room for an answer, early if the text is far too long.
     pub fn render_chat(&self, messages: &[Message]) -> Result<Vec<u32>, EngineError> {
-        self.0.template.render(messages, &self.0.tokenizer)
+        self.0.template.render(messages, &self.0.tokenizer, self.0.info.context_length)
     }
 
     /// Token ids of plain text, without control tokens.
@@ -169,6 +170,11 @@ impl Engine {
     /// Text of token ids; control tokens have none, bytes that are not UTF-8 become U+FFFD.
     pub fn decode(&self, ids: &[u32]) -> Result<String, EngineError> {
         self.0.tokenizer.decode(ids)
+    }
+
+    /// Bytes that one token stands for, perhaps a part of a character; none for control tokens and unknown ids.
+    pub fn token_bytes(&self, id: u32) -> Vec<u8> {
+        self.0.tokenizer.bytes(id).to_vec()
     }
 
     /// Queues a request and returns its events: tokens, then `Done` or `Failed`. Never blocks.

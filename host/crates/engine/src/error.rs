@@ -36,9 +36,11 @@ pub enum EngineError {
     #[error("adapter: {0}")]
     Adapter(String),
     /// The prompt leaves no room for an answer.
-    #[error("the prompt has {prompt} tokens and the context holds {max}, the answer included; shorten the prompt")]
+    #[error(
+        "this model's maximum context length is {max} tokens, the answer included; the prompt has at least {prompt}; shorten it"
+    )]
     ContextExceeded {
-        /// Tokens of the prompt.
+        /// Tokens of the prompt, at least: text that is far too long is not counted out.
         prompt: usize,
         /// Tokens of the context.
         max: usize,

@@ -8,6 +8,7 @@ mod adapter;
 mod batch;
 mod chat;
 mod checkpoint;
+mod control;
 mod engine;
 mod error;
 mod frozen;
@@ -26,6 +27,7 @@ mod tokenizer;
 pub mod train;
 
 pub use adapter::{Adapter, LayerLora, Lora, LoraConfig, Pair};
+pub use chat::MESSAGES_MAX;
 pub use engine::{Engine, EngineConfig, EngineStats, ModelInfo, ServingLoad};
 pub use error::EngineError;
 pub use frozen::Frozen;

@@ -1,7 +1,7 @@
 //! Draws the next token of each request and states its log-prob.
 //! The scheduler calls it once per step with the logits of all rows. Log-probs are those of the distribution at
-//! the sampling temperature over the whole vocabulary, before top-k and top-p cut it; a greedy request (0) has
-//! those of temperature 1.
+//! the sampling temperature over the whole vocabulary, before top-k and top-p cut it; a greedy request (0,
+//! or nearly) has those of temperature 1.
 //!
 //! Legend: `s` rows, `v` vocabulary.
 
@@ -14,6 +14,8 @@ use crate::error::EngineError;
 
 /// Alternatives a request may ask for, per token.
 pub(crate) const TOP_MAX: u32 = 20;
+/// Temperatures below it are greedy: they pick the best token anyway, and dividing by much smaller ones overflows.
+const GREEDY_BELOW: f32 = 1e-4;
 /// Candidates that are sorted first when only top-p limits; nearly always they hold the nucleus.
 const NUCLEUS_FIRST: usize = 512;
 
@@ -46,7 +48,7 @@ impl Distributions {
     /// From logits `[s, v]` and one temperature per row, in one log-softmax.
     pub fn new(logits_sv: &Tensor, temperatures: &[f32]) -> Result<Self, EngineError> {
         let (rows, vocabulary) = logits_sv.size2()?;
-        let scales: Vec<f32> = temperatures.iter().map(|t| if *t > 0.0 { *t } else { 1.0 }).collect();
+        let scales: Vec<f32> = temperatures.iter().copied().map(stated_temperature).collect();
         let scales = Tensor::f_from_slice(&scales)?.f_view([rows, 1])?;
         let logprobs_sv = logits_sv.f_div(&scales)?.f_log_softmax(-1, Kind::Float)?;
         let copy = |tensor: &Tensor| {
@@ -73,7 +75,7 @@ impl Sampler {
         Self { sampling, top: top.min(TOP_MAX) as usize, generator: ChaCha12Rng::seed_from_u64(sampling.seed) }
     }
 
-    /// Its temperature; 0 = greedy.
+    /// Its temperature, as requested.
     pub fn temperature(&self) -> f32 {
         self.sampling.temperature
     }
@@ -82,7 +84,7 @@ impl Sampler {
     pub fn draw(&mut self, distributions: &Distributions, row: usize) -> Result<Drawn, EngineError> {
         let logprobs = distributions.row(&distributions.logprobs, row)?;
         let probs = distributions.row(&distributions.probs, row)?;
-        let id = if self.sampling.temperature > 0.0 { self.pick(probs) } else { best(logprobs) };
+        let id = if self.sampling.temperature >= GREEDY_BELOW { self.pick(probs) } else { best(logprobs) };
         let logprob = logprobs.get(id).copied().filter(|logprob| logprob.is_finite());
         let logprob = logprob.ok_or_else(|| {
             EngineError::Invalid("the model's output is not finite; its weights or adapter are damaged".to_owned())
@@ -100,6 +102,11 @@ impl Sampler {
         }
         walk(candidates(probs, top_k, top_p).into_iter(), uniform)
     }
+}
+
+/// The temperature of the log-probs that are stated for a request.
+pub(crate) fn stated_temperature(requested: f32) -> f32 {
+    if requested >= GREEDY_BELOW { requested } else { 1.0 }
 }
 
 /// Index where the cumulated weights pass `uniform` times their sum.
@@ -189,6 +196,16 @@ mod tests {
         assert_eq!((drawn.id, drawn.top[0].0, drawn.top[1].0), (1, 1, 3));
         let total: f32 = [1.0f32, 3.0, 2.0, 3.0, -50.0].iter().map(|l| l.exp()).sum();
         assert!((drawn.logprob - (3.0 - total.ln())).abs() < 1e-5);
+    }
+
+    #[test]
+    fn temperatures_next_to_zero_are_greedy() {
+        for temperature in [f32::MIN_POSITIVE, 1e-38, 9e-5, GREEDY_BELOW] {
+            let distributions = Distributions::new(&(logits() * 50.0), &[temperature, 0.0]).expect("softmax");
+            let drawn = sampler(temperature, 0, 1.0, 9).draw(&distributions, 0).expect("drawn");
+            assert!(drawn.logprob.is_finite() && [1, 3].contains(&drawn.id), "{temperature}: {drawn:?}");
+            assert!(drawn.id == 1 || temperature >= GREEDY_BELOW);
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::path::Path;
 use serde_json::{Value as Json, json};
 
 use crate::checkpoint::{Checkpoint, Source, corrupt, read_json, unsupported};
+use crate::control::Control;
 use crate::error::EngineError;
 use crate::gguf::{Header, Value};
 
@@ -20,10 +21,13 @@ const CONTROL: i128 = 3;
 pub(crate) struct Tokenizer {
     /// Plain text only: it knows no added tokens.
     text: tokenizers::Tokenizer,
-    /// Control tokens by their spelling.
-    control: BTreeMap<String, u32>,
+    control: Control,
     /// What each token stands for; control tokens stand for nothing.
     bytes: Vec<Box<[u8]>>,
+    /// Bytes of the longest token.
+    longest: usize,
+    /// Bytes that are a token: the others may be left out of what text encodes to.
+    single: [bool; 256],
     /// Tokens that end an answer.
     eos: Vec<u32>,
     /// Spelling of the first token of a text, for templates.
@@ -57,9 +61,12 @@ impl Tokenizer {
         let text: tokenizers::Tokenizer =
             serde_json::from_value(parts.json).map_err(|e| corrupt(path, format!("its tokenizer: {e}")))?;
         let bytes = token_bytes(&text, &parts.control, vocabulary).map_err(|problem| corrupt(path, problem))?;
+        let control = Control::new(&parts.control).map_err(|e| corrupt(path, format!("its control tokens: {e}")))?;
         Ok(Self {
+            longest: bytes.iter().map(|token| token.len()).max().unwrap_or(0).max(1),
+            single: single_bytes(&bytes),
             text,
-            control: parts.control,
+            control,
             bytes,
             eos: parts.eos,
             bos_text: parts.bos_text,
@@ -99,9 +106,18 @@ impl Tokenizer {
         self.eos.contains(&id)
     }
 
-    /// Control tokens by their spelling.
-    pub fn control(&self) -> &BTreeMap<String, u32> {
+    /// The control tokens.
+    pub fn control(&self) -> &Control {
         &self.control
+    }
+
+    /// A number of tokens that `text` is certain to have at least, without tokenising it.
+    pub fn fewest(&self, text: &str) -> usize {
+        if self.text.get_normalizer().is_some() {
+            // It may shorten text by any amount.
+            return 0;
+        }
+        text.bytes().filter(|byte| self.single.get(usize::from(*byte)) == Some(&true)).count().div_ceil(self.longest)
     }
 }
 
@@ -219,6 +235,19 @@ fn token_bytes(
         *slot = bytes.unwrap_or_else(|| token.into_bytes()).into_boxed_slice();
     }
     Ok(table)
+}
+
+/// Which bytes have a token of their own.
+fn single_bytes(tokens: &[Box<[u8]>]) -> [bool; 256] {
+    let mut single = [false; 256];
+    for token in tokens {
+        if let [byte] = **token
+            && let Some(known) = single.get_mut(usize::from(byte))
+        {
+            *known = true;
+        }
+    }
+    single
 }
 
 /// The byte alphabet of GPT-2: printable Latin-1 stands for itself, the other bytes for U+0100 and up, in order.

@@ -152,10 +152,11 @@ fn usage(prompt: usize, output: usize) -> Value {
     json!({ "prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output })
 }
 
+/// `bytes` are exact; a token that is a part of a character has the text U+FFFD.
 fn logprobs(engine: &Engine, tokens: &[Token]) -> Value {
     let entry = |id: u32, logprob: f32| {
         let text = engine.decode(&[id]).unwrap_or_default();
-        json!({ "token": text, "logprob": logprob, "bytes": text.as_bytes() })
+        json!({ "token": text, "logprob": logprob, "bytes": engine.token_bytes(id) })
     };
     let content: Vec<Value> = tokens
         .iter()

@@ -3,6 +3,7 @@
 //! after the record is durable; a client that goes away frees the slot and its record is kept.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use reef_core::{Inference, RecordId, RecordStatus, ReleaseSpan, TokenTrace};
@@ -22,6 +23,9 @@ use crate::telemetry;
 
 /// Frames buffered for a slow reader; the engine's own channel holds the rest of the answer.
 pub const STREAM_FRAMES_MAX: usize = 64;
+
+/// A reader that takes nothing for this long is gone: its record must not wait for it.
+const SLOW_READER_MAX: Duration = Duration::from_secs(60);
 
 /// Where the answer goes.
 #[derive(Debug)]
@@ -74,9 +78,11 @@ impl Exchange {
             if !connected {
                 break Ended::ClientGone;
             }
+            // What was generated is taken first: a client that left at the last token still has a whole record.
             let event = tokio::select! {
-                () = sink.closed() => break Ended::ClientGone,
+                biased;
                 event = events.recv() => event,
+                () = sink.closed() => break Ended::ClientGone,
             };
             match event {
                 Some(Event::Token(token)) => {
@@ -206,7 +212,10 @@ impl Sink {
     async fn send(&self, chunk: impl FnOnce() -> Value) -> bool {
         match self {
             Self::Whole(_) => true,
-            Self::Stream(frames) => frames.send(frame(&chunk())).await.is_ok(),
+            Self::Stream(frames) => {
+                let sent = tokio::time::timeout(SLOW_READER_MAX, frames.send(frame(&chunk()))).await;
+                matches!(sent, Ok(Ok(())))
+            }
         }
     }
 

@@ -5,6 +5,7 @@
 mod answer;
 mod exchange;
 mod request;
+mod resolve;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,7 +16,7 @@ use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Json, http::StatusCode};
 use futures::StreamExt;
-use reef_core::{RecordId, ReleaseId};
+use reef_core::RecordId;
 use reef_engine::{Engine, Request};
 use reef_store::Store;
 use serde_json::Value;
@@ -31,7 +32,7 @@ use super::error::{ApiError, V1Error};
 use crate::clock::now_ms;
 use crate::config::Scope;
 use crate::receipts::Receipts;
-use crate::scenarios::{Scenario, ScenarioError, Scenarios, Served};
+use crate::scenarios::{Scenarios, Served};
 use crate::telemetry;
 
 /// The route.
@@ -67,8 +68,7 @@ async fn answer(serving: &Serving, caller: Caller, body: serde_json::Map<String,
     let created_at_ms = now_ms();
     let receipt = RecordId::fresh();
     let request = ChatRequest::parse(&body, fresh_seed(&receipt))?;
-    let scenario = scenario(serving, &caller).await?;
-    let served = snapshot(serving, &scenario, &caller, &request.model).await?;
+    let (scenario, served) = resolve::resolve(serving, &caller, &request.model).await?;
     let span = tracing::info_span!(
         "inference",
         scenario = %scenario.key.1,
@@ -120,54 +120,6 @@ fn fresh_seed(receipt: &RecordId) -> u64 {
     let digest = reef_core::sha256_hex(receipt.as_str().as_bytes());
     // 53 bits survive every JSON reader.
     digest.get(..13).and_then(|hex| u64::from_str_radix(hex, 16).ok()).unwrap_or(0)
-}
-
-async fn scenario(serving: &Serving, caller: &Caller) -> Result<Arc<Scenario>, ApiError> {
-    let name = caller.scenario()?;
-    match serving.scenarios.get(caller.tenant(), &name).await {
-        Ok(found) => Ok(found),
-        Err(ScenarioError::Unknown(_)) if serving.implicit_creation => {
-            // A new scenario has only its own base, whose id nobody can know yet.
-            if let Some(release) = &caller.release {
-                return Err(ScenarioError::ForeignBase { scenario: name, release: release.clone() }.into());
-            }
-            Ok(serving.scenarios.create((caller.tenant().clone(), name), None).await?.0)
-        }
-        Err(error) => Err(error.into()),
-    }
-}
-
-/// The header pins a release, else the model name says which weights.
-async fn snapshot(
-    serving: &Serving,
-    scenario: &Arc<Scenario>,
-    caller: &Caller,
-    model: &str,
-) -> Result<Arc<Served>, ApiError> {
-    let served = scenario.served();
-    let named = if model == serving.engine.info().name || model == scenario.key.1.as_str() {
-        None
-    } else {
-        Some(ReleaseId::parse(model).map_err(|_| {
-            let known = &serving.engine.info().name;
-            ApiError {
-                param: Some("model".to_owned()),
-                ..ApiError::new(
-                    StatusCode::NOT_FOUND,
-                    "model_not_found",
-                    format!(
-                        "the model '{}' does not exist; use '{known}', the scenario's name or a release id",
-                        model.escape_default()
-                    ),
-                )
-            }
-        })?)
-    };
-    match caller.release.clone().or(named) {
-        None => Ok(served),
-        Some(pinned) if pinned == served.release.release_id => Ok(served),
-        Some(pinned) => Ok(Arc::new(serving.scenarios.pinned(scenario, &pinned).await?)),
-    }
 }
 
 /// The first answer of a release also appears in the trace of the step that made it.

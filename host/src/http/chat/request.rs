@@ -56,6 +56,9 @@ const READ: [&str; 16] = [
     "n",
     "response_format",
 ];
+/// Fields of a message; those beside role, content and tool_calls change nothing in the prompt and are recorded.
+const MESSAGE_FIELDS: [&str; 8] =
+    ["role", "content", "tool_calls", "tool_call_id", "name", "refusal", "annotations", "reasoning_content"];
 /// Fields that describe the client and change nothing in the answer; they are recorded with the body.
 const DESCRIPTIVE: [&str; 6] = ["user", "metadata", "store", "safety_identifier", "prompt_cache_key", "service_tier"];
 /// Fields that are accepted only with the value that changes nothing.
@@ -172,6 +175,15 @@ fn message(item: &Value, at: &str) -> Result<Option<Message>, ApiError> {
             ));
         }
     };
+    if let Some(unknown) =
+        fields.iter().find(|(key, value)| !value.is_null() && !MESSAGE_FIELDS.contains(&key.as_str()))
+    {
+        let shown: String = unknown.0.chars().take(64).collect();
+        return Err(ApiError::invalid(
+            format!("{at}.{shown}"),
+            format!("'{shown}' of {at} is not known to this server"),
+        ));
+    }
     if present(fields, "tool_calls").and_then(Value::as_array).is_some_and(|calls| !calls.is_empty()) {
         return Err(ApiError::invalid(format!("{at}.tool_calls"), "tool calls are not supported by this model"));
     }
@@ -221,7 +233,7 @@ fn integer(body: &Map<String, Value>, field: &str, low: u64, high: u64) -> Resul
     let Some(value) = present(body, field) else { return Ok(None) };
     match value.as_u64() {
         Some(number) if (low..=high).contains(&number) => Ok(Some(number)),
-        _ => Err(ApiError::invalid(field, format!("{field} must be a whole number of at least {low}"))),
+        _ => Err(ApiError::invalid(field, format!("{field} must be a whole number from {low} to {high}"))),
     }
 }
 

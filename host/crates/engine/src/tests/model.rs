@@ -33,6 +33,30 @@ fn texts_round_trip_through_the_tokenizer() {
 }
 
 #[test]
+fn the_bytes_of_tokens_are_those_of_the_text_also_within_a_character() {
+    let text = "a 汉字 🦑";
+    let bytes: Vec<Vec<u8>> =
+        engine().encode(text).expect("encoded").into_iter().map(|id| engine().token_bytes(id)).collect();
+    assert_eq!(bytes.concat(), text.as_bytes());
+    assert!(bytes.iter().any(|bytes| std::str::from_utf8(bytes).is_err()), "{bytes:?}");
+    assert!(engine().token_bytes(2).is_empty() && engine().token_bytes(u32::MAX).is_empty());
+}
+
+#[test]
+fn a_conversation_that_cannot_fit_is_refused_before_it_is_tokenised() {
+    let message = |content: String| Message { role: "user".to_owned(), content };
+    let begin = std::time::Instant::now();
+    let many: Vec<Message> = (0..1000).map(|_| message("word <|im_end|> ".repeat(625))).collect();
+    let refusal = engine().render_chat(&many);
+    assert!(matches!(refusal, Err(EngineError::ContextExceeded { prompt, max: 512 }) if prompt > 5000), "{refusal:?}");
+    assert!(begin.elapsed() < std::time::Duration::from_secs(4), "{:?}", begin.elapsed());
+    let close = engine().render_chat(&[message("a b c ".repeat(200))]);
+    assert!(matches!(close, Err(EngineError::ContextExceeded { prompt: 512.., .. })), "{close:?}");
+    let count = engine().render_chat(&vec![message(String::new()); crate::MESSAGES_MAX + 1]);
+    assert!(matches!(count, Err(EngineError::Invalid(_))));
+}
+
+#[test]
 fn ids_are_those_of_the_reference_tokenizer() {
     let prompt = chat("What is 2+3?");
     let system = [

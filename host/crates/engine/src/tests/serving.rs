@@ -143,3 +143,29 @@ fn a_failing_request_leaves_the_others_alone() {
     assert!(matches!(failing.blocking_recv(), Some(Event::Failed(message)) if message.contains("not finite")));
     assert_eq!(ids(&collect(healthy)), wanted);
 }
+
+#[test]
+fn what_a_failed_request_wrote_does_not_reach_the_next_one_in_its_row() {
+    let own = Engine::load(EngineConfig { batch_max: 2, ..config(model_path()) }).expect("loaded");
+    let broken = lora(1);
+    let _ = tch::no_grad(|| broken.layers[0].o.b.shallow_clone().fill_(f64::NAN));
+    let weights = Weights::Adapter(Arc::new(Adapter::new(&broken).expect("adapter")));
+    let wanted = ids(&run(greedy(chat("Say hello."), 6)));
+    let long = "Write a very long story about a sailor, a lighthouse and the sea. ".repeat(4);
+    // The long request makes both rows longer than what the last one writes.
+    let mut beside = own.generate(greedy(chat(&long), 300)).expect("queued");
+    assert!(matches!(beside.blocking_recv(), Some(Event::Token(_))));
+    let mut failing = own.generate(Request { weights, ..greedy(chat(&long), 12) }).expect("queued");
+    assert!(matches!(failing.blocking_recv(), Some(Event::Failed(message)) if message.contains("not finite")));
+    let next = own.generate(greedy(chat("Say hello."), 6)).expect("queued");
+    assert_eq!(ids(&collect(next)), wanted);
+    assert_eq!(own.stats().active, 1, "the long request ended too early for this test");
+}
+
+#[test]
+fn a_temperature_next_to_zero_is_greedy() {
+    let sampling = Sampling { temperature: 1e-38, top_p: 1.0, top_k: 0, seed: 5 };
+    let prompt = chat("Say hello.");
+    let wanted = run(greedy(prompt.clone(), 6));
+    assert_eq!(ids(&run(Request { sampling, ..greedy(prompt, 6) })), ids(&wanted));
+}

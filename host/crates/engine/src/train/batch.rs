@@ -11,6 +11,7 @@ use reef_core::Sample;
 use tch::{Kind, Tensor};
 
 use crate::error::EngineError;
+use crate::sampler::stated_temperature;
 
 /// Padded tokens of one forward and backward pass, and so of the longest time that serving waits for a core.
 /// It fills the matrix kernels of two cores: twice as many took no measurably less time and 0.9 GB more with
@@ -171,7 +172,7 @@ impl Columns {
             tokens.extend(std::iter::repeat_n(0, width - length));
             positions.extend((first..first + response).map(|position| position as i64));
             targets.extend(trajectory.tokens.iter().skip(trajectory.prompt_length).map(|&token| i64::from(token)));
-            temperature.extend(std::iter::repeat_n(row.sample.temperature, response));
+            temperature.extend(std::iter::repeat_n(stated_temperature(row.sample.temperature), response));
             mask.extend_from_slice(&trajectory.mask);
             logp_old.extend_from_slice(&trajectory.logprobs);
         }
