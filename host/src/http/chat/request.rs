@@ -2,6 +2,7 @@
 //! Null means absent; a field that Reef does not know or cannot honour is refused, never ignored.
 
 use reef_core::{Message, Sampling};
+use reef_engine::MESSAGES_MAX;
 use serde_json::{Map, Value};
 
 use crate::http::error::ApiError;
@@ -9,8 +10,6 @@ use crate::http::error::ApiError;
 /// Stop strings of one request, and bytes of each.
 const STOPS_MAX: usize = 16;
 const STOP_BYTES_MAX: usize = 256;
-/// Messages of one request.
-const MESSAGES_MAX: usize = 4096;
 /// Alternatives per token, as in OpenAI's API.
 const TOP_LOGPROBS_MAX: u64 = 20;
 
