@@ -291,7 +291,8 @@ impl Config {
             return Err(format!("engine.batch_max is {}; use at most {BATCH_MAX}", self.engine.batch_max));
         }
         let lora = &self.engine.lora;
-        if !(1..=LORA_RANK_MAX).contains(&lora.rank) || !(lora.alpha.is_finite() && lora.alpha > 0.0) {
+        let fits = (1..=LORA_RANK_MAX).contains(&lora.rank) && lora.alpha.is_finite() && lora.alpha > 0.0;
+        if !fits {
             let (rank, alpha) = (lora.rank, lora.alpha);
             return Err(format!(
                 "engine.lora has rank {rank} and alpha {alpha}; use a rank from 1 to {LORA_RANK_MAX} and an alpha over 0"
