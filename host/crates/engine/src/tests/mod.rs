@@ -4,7 +4,6 @@
 mod files;
 mod model;
 mod serving;
-mod speed;
 mod training;
 
 use std::path::{Path, PathBuf};

@@ -1,7 +1,5 @@
 //! The trainer on the real model: samples that the engine itself recorded, and the answers after a few steps.
 
-use std::time::Instant;
-
 use reef_core::Sample;
 
 use super::*;
@@ -121,42 +119,4 @@ fn reinforce_raises_the_log_prob_of_a_rewarded_token() {
     println!("{before:?} → {after:?}");
     assert!(after[0] > before[0] + 0.5 && after[1] < before[1], "{before:?} → {after:?}");
     assert_eq!(trainer.forward(Policy::Base, &batch).expect("base"), before);
-}
-
-/// `cargo test -p reef-engine train_speed -- --ignored --nocapture`
-#[test]
-#[ignore = "prints figures of this machine"]
-fn train_speed() {
-    // User time of all threads, in clock ticks of 10 ms: says the cost on a machine that others use too.
-    let cpu_seconds = || {
-        let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-        let fields = stat.rsplit(')').next().unwrap_or_default().to_owned();
-        fields.split_whitespace().nth(11).and_then(|ticks| ticks.parse::<f64>().ok()).unwrap_or(0.0) / 100.0
-    };
-    let peak_mib = || {
-        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-        let line = status.lines().find(|line| line.starts_with("VmHWM")).unwrap_or_default().to_owned();
-        line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) / 1024
-    };
-    let story: Vec<u32> = (0..64).map(|n| 1_000 + 37 * n).collect();
-    let _ = engine();
-    println!("model loaded, peak {} MiB", peak_mib());
-    for (count, prompt, output) in [(32, 37, 8), (8, 28, 4), (1, 128, 128)] {
-        let ids: Vec<u32> = story.iter().copied().cycle().take(prompt + output).collect();
-        let samples: Vec<Sample> =
-            (0..count).map(|n| sample(n, &ids[..prompt], &ids[prompt..], vec![-1.0; output])).collect();
-        let batch: Vec<&Sample> = samples.iter().collect();
-        let mut trainer = trainer(None);
-        for round in 0..3 {
-            let (begin, cpu) = (Instant::now(), cpu_seconds());
-            trainer.train(&batch, &policy_gradient(&samples, Weight::Reinforce), &ADAM).expect("step");
-            let (seconds, cpu) = (begin.elapsed().as_secs_f64(), cpu_seconds() - cpu);
-            let tokens = count as usize * (prompt + output);
-            println!(
-                "{count} × ({prompt} + {output}), step {round}: {seconds:.2} s, {cpu:.2} CPU s, {:.0} tok/s, peak {} MiB",
-                tokens as f64 / seconds,
-                peak_mib()
-            );
-        }
-    }
 }

@@ -1,6 +1,6 @@
 //! What calls leave behind, what they cost, and that they do the same every time.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use reef_sandbox::{FaultKind, SandboxConfig};
 
@@ -101,25 +101,4 @@ async fn a_recipe_outlives_the_handle_of_its_sandbox() {
     let recipe = load(&sandbox, Guest::good()).await.expect("loads");
     drop(sandbox);
     assert!(recipe.select_samples(call()).await.result.is_ok());
-}
-
-/// Prints the cost of one fresh call: instantiate, call, drop.
-#[tokio::test]
-#[ignore = "a measurement, not a check"]
-async fn measure_a_fresh_call() {
-    const CALLS: u32 = 5_000;
-    let sandbox = sandbox(SandboxConfig::default());
-    let recipe = load(&sandbox, Guest::good()).await.expect("loads");
-    let mut guest_us = Vec::new();
-    let started = Instant::now();
-    for _ in 0..CALLS {
-        guest_us.push(recipe.select_samples(call()).await.report.guest_us);
-    }
-    let mean_us = started.elapsed().as_secs_f64() * 1e6 / f64::from(CALLS);
-    guest_us.sort_unstable();
-    println!(
-        "pooling {}: {mean_us:.1} us a call end to end, {} us median in the sandbox",
-        sandbox.pooling(),
-        guest_us[guest_us.len() / 2]
-    );
 }

@@ -22,5 +22,3 @@ mod releases;
 mod reports;
 #[cfg(test)]
 mod steps;
-#[cfg(test)]
-mod volume;
