@@ -14,7 +14,8 @@ demo: setup recipes build
 ## Install what is missing, build, run every test.
 test: setup-tests recipes build
 	cargo build $(GUESTS) $(WASM)
-	cargo test --workspace
+	cargo test --workspace --doc
+	cargo test --workspace --lib --bins --tests
 
 ## Figures of this machine.
 bench: setup recipes build
