@@ -143,6 +143,13 @@ pub async fn to_the_end<T: Send + 'static>(
     tokio::spawn(change).await.map_err(|_| ScenarioError::Interrupted)?
 }
 
+/// Git works on the disk and must not hold up a thread that serves.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ReleaseError> + Send + 'static,
+) -> Result<T, ScenarioError> {
+    Ok(tokio::task::spawn_blocking(work).await.map_err(|_| ScenarioError::Interrupted)??)
+}
+
 /// All scenarios, opened on first use.
 #[derive(Debug)]
 pub struct Scenarios {
@@ -289,25 +296,23 @@ impl Scenarios {
     /// Writes a release without moving any head.
     pub async fn write(&self, manifest: ReleaseManifest, files: Vec<ReleaseFile>) -> Result<Release, ScenarioError> {
         let repo = self.repo.clone();
-        Ok(tokio::task::spawn_blocking(move || repo.write(&manifest, &files))
-            .await
-            .map_err(|_| ScenarioError::Interrupted)??)
+        blocking(move || repo.write(&manifest, &files)).await
     }
 
     /// Payload files of a release, as path and bytes.
     pub async fn files(&self, id: &ReleaseId) -> Result<Vec<(String, Vec<u8>)>, ScenarioError> {
         let (repo, id) = (self.repo.clone(), id.clone());
-        Ok(tokio::task::spawn_blocking(move || repo.files(&id)).await.map_err(|_| ScenarioError::Interrupted)??)
+        blocking(move || repo.files(&id)).await
     }
 
     /// Brings the git branch to the head of the database, which is the truth.
     pub async fn align_ref(&self, key: &ScenarioKey, head: &ReleaseId) -> Result<(), ScenarioError> {
         let (repo, key, head) = (self.repo.clone(), key.clone(), head.clone());
-        let moved = move || {
+        blocking(move || {
             let now = repo.head(&key.0, &key.1)?;
             if now.as_ref() == Some(&head) { Ok(()) } else { repo.advance(&key.0, &key.1, now.as_ref(), &head) }
-        };
-        Ok(tokio::task::spawn_blocking(moved).await.map_err(|_| ScenarioError::Interrupted)??)
+        })
+        .await
     }
 
     /// Replaces the settings, durably.

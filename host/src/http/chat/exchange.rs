@@ -73,7 +73,7 @@ impl Exchange {
             self.created_at_ms,
         );
         let mut generated = Generated::default();
-        let mut connected = sink.send(|| answer.opening(&self.prompt)).await;
+        let mut connected = sink.send(|| frame(&answer.opening(&self.prompt))).await;
         let ended = loop {
             if !connected {
                 break Ended::ClientGone;
@@ -88,7 +88,7 @@ impl Exchange {
                 Some(Event::Token(token)) => {
                     generated.text.push_str(&token.text);
                     if let Some(chunk) = answer.delta(&self.engine, &token) {
-                        connected = sink.send(|| chunk).await;
+                        connected = sink.send(|| frame(&chunk)).await;
                     }
                     generated.tokens.push(token);
                 }
@@ -127,16 +127,8 @@ impl Exchange {
         match (sink, failure) {
             (Sink::Whole(reply), None) => drop(reply.send(Ok(body))),
             (Sink::Whole(reply), Some(error)) => drop(reply.send(Err(error))),
-            (Sink::Stream(frames), None) => {
-                for chunk in answer.closing(&self.prompt, &generated, &rest) {
-                    drop(frames.send(frame(&chunk)).await);
-                }
-                drop(frames.send(Bytes::from_static(DONE)).await);
-            }
-            (Sink::Stream(frames), Some(error)) => {
-                drop(frames.send(frame(&error.openai_body())).await);
-                drop(frames.send(Bytes::from_static(DONE)).await);
-            }
+            (stream, None) => stream.finish(answer.closing(&self.prompt, &generated, &rest)).await,
+            (stream, Some(error)) => stream.finish(vec![error.openai_body()]).await,
         }
     }
 
@@ -208,13 +200,23 @@ fn status_name(status: RecordStatus) -> &'static str {
 }
 
 impl Sink {
-    /// Sends one chunk to a stream. False when the client is gone.
-    async fn send(&self, chunk: impl FnOnce() -> Value) -> bool {
+    /// Sends one frame to a stream. False when the client is gone, or has taken nothing for too long.
+    async fn send(&self, frame: impl FnOnce() -> Bytes) -> bool {
         match self {
             Self::Whole(_) => true,
             Self::Stream(frames) => {
-                let sent = tokio::time::timeout(SLOW_READER_MAX, frames.send(frame(&chunk()))).await;
+                let sent = tokio::time::timeout(SLOW_READER_MAX, frames.send(frame())).await;
                 matches!(sent, Ok(Ok(())))
+            }
+        }
+    }
+
+    /// Sends the last chunks and the end of a stream, as far as the client takes them.
+    async fn finish(&self, chunks: Vec<Value>) {
+        let last = chunks.iter().map(frame).chain([Bytes::from_static(DONE)]);
+        for frame in last {
+            if !self.send(|| frame).await {
+                return;
             }
         }
     }
