@@ -133,11 +133,25 @@ fn a_full_disk_is_told_and_nothing_is_lost() {
 }
 
 #[test]
+fn a_replay_or_backtest_of_what_is_not_there_is_told_and_makes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().to_str().unwrap();
+    let sao = sao();
+    let backtest = ["recipe", "backtest", sao.to_str().unwrap()];
+    for command in [&["replay", "1"][..], &backtest[..]] {
+        refused(&[command, &["--scenario", "s", "--data", data]].concat(), 5, &["reef.db", "--data"]);
+        refused(&[command, &["--scenario", "no name"]].concat(), 2, &["--scenario"]);
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing was made");
+    refused(&[&backtest[..], &["--scenario", "s", "--set", "lr"]].concat(), 2, &["--set lr", "key=value"]);
+}
+
+#[test]
 fn every_command_has_help_with_an_example() {
     for command in
-        [vec!["serve"], vec!["demo"], vec!["bench"], vec!["status"], vec!["release", "list"], vec!["recipe", "inspect"]]
+        ["serve", "demo", "bench", "status", "release list", "release show", "step show", "recipe inspect", "recipe backtest", "replay"]
     {
-        let output = reef().args(&command).arg("--help").output().unwrap();
+        let output = reef().args(command.split(' ')).arg("--help").output().unwrap();
         let help = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success() && help.contains("Example"), "{command:?}: {help}");
     }

@@ -28,10 +28,12 @@ use crate::http::report::Feedback;
 use crate::http::scenarios::Management;
 use crate::http::status::Operations;
 use crate::http::{Parts, router};
+use crate::jobs::environment::environment;
 use crate::jobs::learn_scenario::learn_scenario;
 use crate::jobs::run_step::Workshop;
 use crate::jobs::trainer_thread::TrainerThread;
 use crate::receipts::Receipts;
+use crate::recipe_files;
 use crate::scenarios::{Scenario, Scenarios};
 use crate::weights::WeightsCache;
 
@@ -141,7 +143,11 @@ async fn build(config: &Config, auth: Arc<Auth>) -> Result<Built, StartError> {
     let engine = blocking(move || Engine::load(engine_config)).await??;
     let sandbox = Sandbox::new(config.sandbox.clone()).map_err(|error| StartError::Recipe(error.to_string()))?;
     let recipe = match &config.recipe {
-        Some(path) => Some(load_recipe(&sandbox, path, config).await?),
+        Some(path) => {
+            let recipe = load_recipe(&sandbox, path, config).await?;
+            recipe_files::keep(&store, &config.data, path, &recipe).await?;
+            Some(recipe)
+        }
         None => None,
     };
     let weights = WeightsCache::new(repo.clone(), engine.clone(), config.engine.adapters_retained_max);
@@ -241,6 +247,7 @@ fn workshop(
         step_max: Duration::from_secs(config.training.step_seconds_max),
         recipe_config,
         turn: Arc::new(Semaphore::new(1)),
+        environment: environment(engine, config.engine.lora, config.training.share, &config.sandbox),
     })
 }
 

@@ -13,6 +13,7 @@ pub mod host;
 pub mod http;
 pub mod jobs;
 pub mod receipts;
+pub mod recipe_files;
 pub mod scenarios;
 pub mod telemetry;
 pub mod weights;

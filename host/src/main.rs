@@ -1,6 +1,8 @@
 //! The `reef` command.
 
+use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use clap::Parser;
@@ -10,6 +12,13 @@ use clap::Parser;
 const WAIT_POLICY: (&str, &str) = ("OMP_WAIT_POLICY", "passive");
 
 fn main() -> ExitCode {
+    // A compiler of recipes is this program too; it needs neither threads of the tensor library nor a configuration.
+    let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    if let [command, input, output] = arguments.as_slice()
+        && command == reef_sandbox::COMPILE_COMMAND
+    {
+        return compile(Path::new(input), Path::new(output));
+    }
     let cli = reef::cli::Cli::parse();
     if std::env::var_os(WAIT_POLICY.0).is_none() {
         // The library reads the variable while it is loaded, before `main`, so the process starts over once.
@@ -20,4 +29,14 @@ fn main() -> ExitCode {
         }
     }
     reef::cli::run(cli)
+}
+
+fn compile(input: &Path, output: &Path) -> ExitCode {
+    match reef_sandbox::compile_worker(input, output) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(told) => {
+            eprintln!("{told}");
+            ExitCode::FAILURE
+        }
+    }
 }

@@ -61,6 +61,39 @@ async fn a_recipe_that_keeps_failing_is_quarantined_and_its_steps_say_why() {
 }
 
 #[tokio::test]
+async fn a_restart_does_not_forgive_a_recipe_and_new_settings_do() {
+    let host = TestHost::start(|config| config.recipe = Some(faults())).await;
+    let caller = host.caller("known");
+    caller
+        .create(json!({ "recipe_config": { "fault": "trap", "where": "propose" }, "gate": { "kind": "always" } }))
+        .await;
+    feed(&caller, 2).await;
+    let quarantined = async |caller: &crate::support::Caller| {
+        poll("the quarantine", || async {
+            let row = caller.status().await;
+            row["quarantined_until_ms"].as_i64().ok_or_else(|| row.to_string())
+        })
+        .await
+    };
+    let until = quarantined(&caller).await;
+    let steps = caller.steps().await.len();
+    let host = TestHost::start_in(host.stop().await, |config| config.recipe = Some(faults())).await;
+    let caller = host.caller("known");
+    assert_eq!(quarantined(&caller).await, until, "the pause is the one of before");
+    assert_eq!(caller.steps().await.len(), steps, "nothing ran meanwhile");
+    caller.post(&caller.path("/update"), json!({ "recipe_config": { "fault": "none" } })).await.ok();
+    let last = poll("a step that works", || async {
+        let steps = caller.steps().await;
+        steps.first().filter(|step| step["kind"] == "released").cloned().ok_or_else(|| format!("{steps:?}"))
+    })
+    .await;
+    assert_eq!(last["step"], steps + 1);
+    let host = TestHost::start_in(host.stop().await, |config| config.recipe = Some(faults())).await;
+    assert!(host.caller("known").status().await["quarantined_until_ms"].is_null(), "it was forgiven for good");
+    host.stop().await;
+}
+
+#[tokio::test]
 async fn a_minimal_recipe_in_the_same_guest_releases() {
     let host = TestHost::start(|config| config.recipe = Some(faults())).await;
     let caller = host.caller("good");

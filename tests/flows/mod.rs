@@ -3,5 +3,6 @@
 mod crash;
 mod faults;
 mod learn;
+mod replay;
 mod swap;
 mod trace;

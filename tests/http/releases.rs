@@ -72,3 +72,15 @@ async fn rolling_back_to_what_never_was_is_404() {
     assert_eq!(caller.post(&caller.path("/rollback"), json!({})).await.body["error"]["param"], "release_id");
     assert_eq!(caller.releases().await.len(), 1);
 }
+
+#[tokio::test]
+async fn a_release_is_told_with_its_step_and_an_unknown_one_is_404() {
+    let caller = shared();
+    let base = caller.chat("hi", json!({})).await.ok().release();
+    let found = caller.get(&caller.path(&format!("/releases/{base}"))).await.ok().body;
+    assert_eq!(found["release"]["release_id"], json!(base));
+    assert_eq!((&found["step"], &found["replay"]), (&json!(null), &json!(null)), "no step made the base");
+    let unknown = caller.get(&caller.path(&format!("/releases/{}", "3".repeat(40)))).await;
+    assert_eq!(unknown.status, StatusCode::NOT_FOUND);
+    assert!(caller.get(&caller.path("/releases/short")).await.status.is_client_error());
+}

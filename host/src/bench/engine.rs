@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use reef_core::{Message, RecordId, ReleaseId, Sample, Sampling, Trajectory};
-use reef_engine::train::{Objective, Optimizer, Reduction, Trainer, Weight};
+use reef_engine::train::{Optimizer, PolicyGradient, Reduction, Trainer, Weight};
 use reef_engine::{Engine, Event, Request, Weights};
 
 use super::median;
@@ -142,15 +142,12 @@ pub async fn train_tokens_per_second(engine: &Engine, config: &Config, runs: usi
             weight_decay: 0.0,
             gradient_norm_max: 1.0,
         };
-        let objective = Objective::PolicyGradient {
-            weight: Weight::Reinforce,
-            advantages: vec![1.0; TRAIN_SAMPLES * TRAIN_RESPONSE],
-            reduction: Reduction::SampleTokenMean,
-        };
+        let advantages = vec![1.0; TRAIN_SAMPLES * TRAIN_RESPONSE];
+        let terms = [PolicyGradient::new(Weight::Reinforce, advantages, Reduction::SampleTokenMean).into()];
         let mut rates = Vec::with_capacity(runs);
         for _ in 0..runs {
             let began = Instant::now();
-            trainer.train(&batch, &objective, &optimizer)?;
+            trainer.train(&batch, &terms, &optimizer)?;
             rates.push((TRAIN_SAMPLES * (TRAIN_PROMPT + TRAIN_RESPONSE)) as f64 / began.elapsed().as_secs_f64());
         }
         Ok::<f64, StartError>(median(rates))

@@ -285,6 +285,7 @@ pub fn step(number: u32, parent: ReleaseId, batch: Vec<RecordId>, outcome: StepO
         metrics: metrics.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
         calls: vec![call],
         traceparent: None,
+        candidate: None,
         outcome,
     }
 }

@@ -57,6 +57,7 @@ pub fn router(parts: Parts) -> Router {
         .route("/records", get(scenarios::records))
         .route("/records/{id}", get(scenarios::record))
         .route("/releases", get(releases::list))
+        .route("/releases/{id}", get(releases::show))
         .route("/versions", get(releases::list))
         .route("/rollback", post(releases::rollback))
         .route("/promote", post(releases::promote))

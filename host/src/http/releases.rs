@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{FromRequest, FromRequestParts, Request, State};
 use axum::response::{IntoResponse, Response};
-use reef_core::{ReleaseId, ReleaseOrigin};
+use reef_core::{ReleaseId, ReleaseOrigin, ScenarioName, TenantId};
 use reef_store::{ListedRelease, ReleaseStatus};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -32,6 +32,32 @@ pub async fn list(
     let scenario = management.open(&caller, Scope::Read, &name).await?;
     let releases = management.store.releases(&scenario.key.0, &scenario.key.1).await?;
     Ok(Json(json!({ "scenario": scenario.key.1, "releases": releases })))
+}
+
+/// `GET …/releases/{id}`: the release with the step that made it, and how to do that step again.
+pub async fn show(
+    State(management): State<Management>,
+    caller: Caller,
+    Path((name, id)): Path<(String, String)>,
+) -> Result<Json<Value>, ApiError> {
+    let scenario = management.open(&caller, Scope::Read, &name).await?;
+    let (id, (tenant, scenario)) = (ReleaseId::parse(id)?, &scenario.key);
+    let listed = management.store.release(tenant, scenario, &id).await?;
+    let unknown = || ApiError::not_found(format!("release {id} is not a release of scenario '{name}'"));
+    let listed = listed.ok_or_else(unknown)?;
+    let step = match listed.release.manifest.origin {
+        ReleaseOrigin::Step { step } | ReleaseOrigin::Promotion { step } => {
+            management.store.step(tenant, scenario, step).await?
+        }
+        ReleaseOrigin::Base | ReleaseOrigin::Rollback { .. } => None,
+    };
+    let replay = step.as_ref().map(|step| replay_command(tenant, scenario, step.step));
+    Ok(Json(json!({ "release": listed, "step": step, "replay": replay })))
+}
+
+/// What a person types to do a step again.
+fn replay_command(tenant: &TenantId, scenario: &ScenarioName, step: u32) -> String {
+    format!("reef replay --tenant {tenant} --scenario {scenario} {step}")
 }
 
 /// What `rollback`, `promote` and `reject` are about: a release of a scenario that the caller administers.

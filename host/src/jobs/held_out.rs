@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use reef_core::{ContentId, HeldOutTask, Message, Sampling};
+use reef_core::{ContentId, HeldOutTask, Message, Sampling, sha256_hex};
 use reef_engine::{Engine, EngineError, Event, Request, Weights};
 use reef_sandbox::{ChatSampling, Models, ModelsError};
 use tokio::runtime::Handle;
@@ -46,6 +46,13 @@ impl HeldOut {
     /// Number of tasks.
     pub fn len(&self) -> usize {
         self.tasks.len()
+    }
+
+    /// How many there are, and the SHA-256 of them as JSON.
+    pub fn fingerprint(&self) -> (u32, String) {
+        let tasks: Vec<&HeldOutTask> = self.tasks.iter().map(|(_, task)| task).collect();
+        let text = serde_json::to_vec(&tasks).unwrap_or_default();
+        (u32::try_from(tasks.len()).unwrap_or(u32::MAX), sha256_hex(&text))
     }
 
     /// True without tasks.

@@ -2,17 +2,19 @@
 //! Started for every scenario that comes alive. Serving never waits for it, and whatever happens in it
 //! is written to the scenario's status and to the store.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use reef_core::{HeldOutTask, RecordId, ReleaseId, ReleaseOrigin, Sample, Step, StepOutcome, sha256_hex};
-use reef_sandbox::{Call, Cancel, Choice, Fault, PoolSample, Quarantine, Selection};
-use reef_store::{Commit, TrainingMode};
+use reef_sandbox::{Call, Cancel, Choice, Context, Fault, PoolSample, Quarantine, Selection};
+use reef_store::{Commit, PoolEntry, RecordedStep, StepInputs, TrainingMode};
 use tracing::Instrument;
 
 use super::held_out::{HeldOut, ScoreCache};
-use super::run_step::{Ended, StepError, Work, Workshop, context, guest_state, recipe_config, run_step};
+use super::run_step::{
+    Ended, StepError, Work, Workshop, context, guest_state, recipe_config, recorded_state, run_step,
+};
 use crate::clock::now_ms;
 use crate::scenarios::Scenario;
 use crate::telemetry;
@@ -26,8 +28,15 @@ const RETRY_PAUSE_MAX: Duration = Duration::from_secs(600);
 
 /// Learns until the process ends.
 pub async fn learn_scenario(workshop: Workshop, scenario: Arc<Scenario>, pool_max: u32) {
-    let mut learner =
-        Learner { workshop, scenario, pool_max, quarantine: Quarantine::default(), failures: 0, tasks: None };
+    let mut learner = Learner {
+        workshop,
+        scenario,
+        pool_max,
+        quarantine: Quarantine::default(),
+        known: false,
+        failures: 0,
+        tasks: None,
+    };
     loop {
         match learner.turn().await {
             Ok(Turn::Again) => {}
@@ -59,6 +68,8 @@ struct Learner {
     scenario: Arc<Scenario>,
     pool_max: u32,
     quarantine: Quarantine,
+    /// The quarantine is the stored one.
+    known: bool,
     /// Failures in a row that were not the recipe's.
     failures: u32,
     tasks: Option<Tasks>,
@@ -71,6 +82,7 @@ impl Learner {
             self.waiting("training_mode is manual");
             return Ok(Turn::Wait);
         }
+        self.recall().await?;
         if let Some(until_ms) = self.quarantine.blocked(now_ms()).map(|block| block.until_ms) {
             self.scenario.set_status(|status| status.quarantined_until_ms = Some(until_ms));
             let pause = u64::try_from(until_ms - now_ms()).unwrap_or(0);
@@ -89,13 +101,18 @@ impl Learner {
             if samples.iter().any(|sample| held_out.contains_prompt(prompt(sample))) {
                 return self.give_up(step, "one of its prompts is held out now").await;
             }
-            return self.run(step, samples, (held_out, cache)).await;
+            let recorded = self.workshop.store.step_record(&tenant, &name, step.step).await?;
+            let inputs = match recorded {
+                Some(RecordedStep { inputs, .. }) => inputs,
+                None => self.inputs().await?,
+            };
+            return self.run((step, inputs), samples, (held_out, cache)).await;
         }
-        let Some((step, samples)) = self.select(&held_out).await? else {
+        let Some(((step, inputs), samples)) = self.select(&held_out).await? else {
             return Ok(if self.quarantine.blocked(now_ms()).is_some() { Turn::Again } else { Turn::Wait });
         };
-        self.workshop.store.begin_step(&tenant, &name, &step).await?;
-        self.run(step, samples, (held_out, cache)).await
+        self.workshop.store.begin_step(&tenant, &name, &step, Some(&inputs)).await?;
+        self.run((step, inputs), samples, (held_out, cache)).await
     }
 
     /// Ends a step that cannot be done any more; its samples are free again.
@@ -111,7 +128,30 @@ impl Learner {
         if tokio::time::timeout(pause, self.scenario.changed.notified()).await.is_ok() {
             self.quarantine = Quarantine::default();
             self.succeeded();
+            if let Err(error) = self.remember().await {
+                tracing::error!(scenario = %self.scenario.key.1, %error, "learner.quarantine");
+            }
         }
+    }
+
+    /// Reads what the recipe is known for, once.
+    async fn recall(&mut self) -> Result<(), StepError> {
+        if self.known {
+            return Ok(());
+        }
+        let (tenant, name) = &self.scenario.key;
+        let record = self.workshop.store.quarantine(tenant, name, &self.workshop.recipe.label()).await?;
+        // A record that this version does not understand is one that it did not write: the recipe starts clean.
+        self.quarantine = record.and_then(|record| serde_json::from_value(record).ok()).unwrap_or_default();
+        self.known = true;
+        Ok(())
+    }
+
+    /// Writes what the recipe is known for.
+    async fn remember(&self) -> Result<(), StepError> {
+        let (tenant, name) = &self.scenario.key;
+        let record = serde_json::to_value(&self.quarantine).ok().filter(|_| !self.quarantine.is_clean());
+        Ok(self.workshop.store.set_quarantine(tenant, name, &self.workshop.recipe.label(), record.as_ref()).await?)
     }
 
     /// Notes a failure that was not the recipe's; how long to leave it alone.
@@ -151,27 +191,32 @@ impl Learner {
     }
 
     /// Asks the recipe; `None` = wait.
-    async fn select(&mut self, held_out: &HeldOut) -> Result<Option<(Step, Vec<Sample>)>, StepError> {
+    async fn select(&mut self, held_out: &HeldOut) -> Result<Option<((Step, StepInputs), Vec<Sample>)>, StepError> {
         let (tenant, name) = self.scenario.key.clone();
         let pool = self.workshop.store.pool(&tenant, &name, self.pool_max).await?;
         let (usable, mut retired) = self.sift(pool.samples, held_out).await?;
+        let mut inputs = self.inputs().await?;
+        let entry = |pooled: &PoolSample| PoolEntry { report: pooled.sample.report.clone(), lag: pooled.lag };
+        inputs.pool = usable.iter().map(entry).collect();
+        inputs.unusable = pool.unusable.clone();
         retired.extend(pool.unusable);
         let mut step = self.draft().await?;
         let samples: Arc<Vec<PoolSample>> = Arc::new(usable);
-        let outcome = self.workshop.recipe.select_samples(self.call(&step, &samples).await?).await;
+        let outcome = self.workshop.recipe.select_samples(self.call(&step, &samples, &inputs)).await;
         step.calls.push(outcome.report);
         step.metrics.extend(outcome.metrics);
         let selection = match outcome.result {
             Ok(selection) => selection,
             Err(fault) => {
-                self.fault(&fault);
+                self.fault(&fault).await?;
                 self.retire(retired).await?;
                 return Ok(None);
             }
         };
         let id = |handle: &u32| samples.get(*handle as usize).map(|pooled| pooled.sample.report.clone());
-        retired
-            .extend(selection.retire.iter().filter_map(|(handle, reason)| id(handle).map(|id| (id, reason.clone()))));
+        let named = |(handle, reason): &(u32, String)| id(handle).map(|id| (id, reason.clone()));
+        inputs.retired = selection.retire.iter().filter_map(named).collect();
+        retired.extend(inputs.retired.iter().cloned());
         self.retire(retired).await?;
         let handles = match chosen(selection) {
             Ok(handles) => handles,
@@ -187,23 +232,33 @@ impl Learner {
             .collect();
         step.batch = batch.iter().map(|sample| sample.report.clone()).collect();
         step.seed = seed(&step);
-        Ok(Some((step, batch)))
+        Ok(Some(((step, inputs), batch)))
     }
 
-    async fn call(&self, step: &Step, samples: &Arc<Vec<PoolSample>>) -> Result<Call, StepError> {
+    /// What a step would be given now, but for its pool.
+    async fn inputs(&self) -> Result<StepInputs, StepError> {
         let (tenant, name) = &self.scenario.key;
-        Ok(Call {
-            context: context(&self.scenario, step),
+        let state = self.workshop.store.recipe_state(tenant, name, &self.workshop.recipe.manifest().name).await?;
+        Ok(StepInputs {
+            config: recipe_config(&self.workshop, &self.scenario),
+            state: recorded_state(state),
+            max_staleness: self.scenario.settings().max_staleness,
+            pool_max: self.pool_max,
+            ..StepInputs::default()
+        })
+    }
+
+    fn call(&self, step: &Step, samples: &Arc<Vec<PoolSample>>, inputs: &StepInputs) -> Call {
+        Call {
+            context: Context { max_staleness: inputs.max_staleness, ..context(&self.scenario, step) },
             samples: Arc::clone(samples),
             batch: (0..u32::try_from(samples.len()).unwrap_or(0)).collect(),
-            config: recipe_config(&self.workshop, &self.scenario),
-            state: guest_state(
-                self.workshop.store.recipe_state(tenant, name, &self.workshop.recipe.manifest().name).await?,
-            ),
+            config: inputs.config.clone(),
+            state: guest_state(state_of(inputs)),
             training: None,
             models: None,
             cancel: Cancel::default(),
-        })
+        }
     }
 
     async fn draft(&self) -> Result<Step, StepError> {
@@ -218,6 +273,7 @@ impl Learner {
             metrics: BTreeMap::new(),
             calls: Vec::new(),
             traceparent: None,
+            candidate: None,
             outcome: StepOutcome::Running,
         })
     }
@@ -276,40 +332,49 @@ impl Learner {
 
     async fn run(
         &mut self,
-        mut step: Step,
+        (mut step, inputs): (Step, StepInputs),
         samples: Vec<Sample>,
         held_out: (Arc<HeldOut>, ScoreCache),
     ) -> Result<Turn, StepError> {
-        let (tenant, name) = self.scenario.key.clone();
-        let state = self.workshop.store.recipe_state(&tenant, &name, &self.workshop.recipe.manifest().name).await?;
+        let (_, name) = self.scenario.key.clone();
+        let state = state_of(&inputs);
         let span = tracing::info_span!("step", scenario = %name, step = step.step, samples = samples.len());
         telemetry::continue_trace(&span, self.report_trace(&step).await?.as_deref());
         step.traceparent = telemetry::traceparent(&span);
         let lineage = self.lineage(self.scenario.settings().max_staleness).await?;
+        let seen: HashMap<&RecordId, u32> = inputs.pool.iter().map(|entry| (&entry.report, entry.lag)).collect();
         let lag = |sample: &Sample| {
+            if let Some(lag) = seen.get(&sample.report) {
+                return *lag;
+            }
             let position = lineage.iter().position(|release| *release == sample.release).unwrap_or(lineage.len());
             u32::try_from(position).unwrap_or(u32::MAX)
         };
-        let samples = samples.into_iter().map(|sample| PoolSample { lag: lag(&sample), sample }).collect();
+        let samples: Vec<_> = samples.into_iter().map(|sample| PoolSample { lag: lag(&sample), sample }).collect();
         self.scenario.set_status(|status| {
             status.running = true;
             status.waiting = None;
         });
         let number = step.step;
-        let work = Work { scenario: Arc::clone(&self.scenario), step, samples: Arc::new(samples), state, held_out };
+        let samples = Arc::new(samples);
+        let work = Work { scenario: Arc::clone(&self.scenario), step, samples, state, inputs, held_out };
         let ended = run_step(&self.workshop, work).instrument(span).await;
         self.scenario.set_status(|status| status.running = false);
         let Ended { outcome, fault } = ended?;
         tracing::info!(scenario = %name, step = number, ?outcome, "step.ended");
         match (&outcome, fault) {
-            (_, Some(fault)) => self.fault(&fault),
+            (_, Some(fault)) => self.fault(&fault).await?,
             (StepOutcome::Failed { reason }, None) => {
                 let reason = reason.clone();
                 return Ok(Turn::Rest(self.failed(reason)));
             }
             _ => {
+                let stained = !self.quarantine.is_clean();
                 self.quarantine.success();
                 self.succeeded();
+                if stained {
+                    self.remember().await?;
+                }
             }
         }
         Ok(Turn::Again)
@@ -325,19 +390,26 @@ impl Learner {
         }))
     }
 
-    fn fault(&mut self, fault: &Fault) {
+    async fn fault(&mut self, fault: &Fault) -> Result<(), StepError> {
         tracing::warn!(scenario = %self.scenario.key.1, %fault, "recipe.fault");
         self.quarantine.record(now_ms(), fault);
         self.scenario.set_status(|status| status.last_error = Some(fault.to_string()));
+        self.remember().await
     }
 }
 
-fn prompt(sample: &Sample) -> &[u32] {
+/// The recipe's state before the step, as the learner and the trainer use it.
+pub fn state_of(inputs: &StepInputs) -> BTreeMap<String, Vec<u8>> {
+    inputs.state.iter().map(|(key, value)| (key.clone(), value.0.clone())).collect()
+}
+
+/// Ids of the prompt.
+pub fn prompt(sample: &Sample) -> &[u32] {
     sample.trajectory.tokens.get(..sample.trajectory.prompt_length).unwrap_or_default()
 }
 
 /// Handles in training order, or why to wait.
-fn chosen(selection: Selection) -> Result<Vec<u32>, String> {
+pub fn chosen(selection: Selection) -> Result<Vec<u32>, String> {
     match selection.choice {
         Choice::Wait(reason) => Err(reason),
         Choice::Train(handles) => Ok(handles),
@@ -346,7 +418,7 @@ fn chosen(selection: Selection) -> Result<Vec<u32>, String> {
 }
 
 /// A step is named by its batch and recipe; its seed follows from them, so a restart draws the same one.
-fn seed(step: &Step) -> u32 {
+pub fn seed(step: &Step) -> u32 {
     let ids: Vec<&str> = step.batch.iter().map(RecordId::as_str).collect();
     let digest = sha256_hex(format!("{}\n{}\n{}", step.recipe, step.step, ids.join("\n")).as_bytes());
     digest.get(..8).and_then(|hex| u32::from_str_radix(hex, 16).ok()).unwrap_or(0)

@@ -1,6 +1,12 @@
-//! Background work: one learner per scenario, one trainer thread for all of them.
+//! Background work: one learner per scenario, one trainer thread for all of them; and steps done again.
 
+pub mod backtest;
+pub mod environment;
 pub mod held_out;
 pub mod learn_scenario;
+pub mod replay_step;
+pub mod rerun;
 pub mod run_step;
+pub mod stream_pool;
 pub mod trainer_thread;
+pub mod transcript;

@@ -15,20 +15,24 @@ use reef_engine::train::CRITIC_FILE;
 use reef_engine::{Engine, Weights};
 use reef_release::ReleaseFile;
 use reef_sandbox::{Call, Context, Decision, Fault, Models, Outcome, PoolSample, Proposal, Recipe, Training, Verdict};
-use reef_store::{Commit, Store};
+use reef_store::{Bytes, Commit, Environment, StepInputs, StepTranscript, Store};
 
 use super::held_out::{Binding, HeldOut, Measured, ScoreCache, StepModels};
 use super::trainer_thread::{Abort, Files, Start, StepTraining, TrainerThread};
+use super::transcript::{Recorder, Recording, content_of};
 use crate::scenarios::{Scenario, ScenarioError, Scenarios, Served};
 use crate::telemetry;
 
 /// Keys of the state bucket that belong to the host; guests neither see nor write them.
-const HOST_STATE: &str = "reef.";
+pub const HOST_STATE: &str = "reef.";
 /// The scenario's critic.
-const CRITIC_STATE: &str = "reef.critic";
+pub const CRITIC_STATE: &str = "reef.critic";
 
 /// Why a step ends when somebody else minted a release meanwhile.
-const HEAD_MOVED: &str = "the head moved while the step ran; its samples go back to the pool";
+pub const HEAD_MOVED: &str = "the head moved while the step ran; its samples go back to the pool";
+
+/// Why the gate refuses a candidate that it could not compare.
+pub const UNMEASURED: &str = "the held-out tasks could not be measured";
 
 /// What every step of a process shares.
 #[derive(Debug, Clone)]
@@ -53,6 +57,8 @@ pub struct Workshop {
     pub recipe_config: serde_json::Map<String, serde_json::Value>,
     /// One step trains at a time; the others wait their turn.
     pub turn: Arc<tokio::sync::Semaphore>,
+    /// Where steps run; recorded with each.
+    pub environment: Environment,
 }
 
 /// What one step works on.
@@ -66,6 +72,8 @@ pub struct Work {
     pub samples: Arc<Vec<PoolSample>>,
     /// Recipe state before the step.
     pub state: BTreeMap<String, Vec<u8>>,
+    /// What the batch was formed from; the step keeps to its configuration and staleness.
+    pub inputs: StepInputs,
     /// Held-out tasks and what is known of their scores.
     pub held_out: (Arc<HeldOut>, ScoreCache),
 }
@@ -95,8 +103,16 @@ pub async fn run_step(workshop: &Workshop, work: Work) -> Result<Ended, StepErro
             abort.cancel();
         }
     });
-    let mut run =
-        Run { workshop, work, abort, state: Vec::new(), checkpoints: Arc::default(), measured: Measured::default() };
+    let mut run = Run {
+        workshop,
+        work,
+        abort,
+        state: Vec::new(),
+        checkpoints: Arc::default(),
+        measured: Measured::default(),
+        recorder: Recorder::default(),
+        gate: None,
+    };
     let decided = run.decide().await;
     watchdog.abort();
     run.work.step.metrics.insert("step_seconds".to_owned(), began.elapsed().as_secs_f64());
@@ -110,6 +126,8 @@ struct Run<'a> {
     state: Vec<(String, Option<Vec<u8>>)>,
     checkpoints: Arc<Mutex<Vec<Files>>>,
     measured: Measured,
+    recorder: Recorder,
+    gate: Option<Gate>,
 }
 
 /// What the recipe and the gate want, before anything is committed.
@@ -140,6 +158,7 @@ impl Run<'_> {
         let Some(files) = checkpoint else {
             return Decided::Fail("the proposal names a candidate that was not taken in this step".to_owned(), None);
         };
+        self.work.step.candidate = content_of(&files);
         let adapter = match self.workshop.engine.adapter_from_files(&files) {
             Ok(adapter) => adapter,
             Err(error) => return Decided::Fail(format!("the candidate does not load: {error}"), None),
@@ -189,6 +208,7 @@ impl Run<'_> {
             cache,
             self.measured.clone(),
         );
+        let models = Recording::new(Box::new(models), self.recorder.clone());
         let call = self.call(None, Some(Box::new(models)));
         let span = tracing::info_span!("evaluate", step = self.work.step.step);
         let mut judged = tracing::Instrument::instrument(self.workshop.recipe.evaluate(call, candidate), span).await;
@@ -201,21 +221,18 @@ impl Run<'_> {
         match verdict.decision {
             Decision::Reject => Decided::Reject(verdict.reason),
             Decision::Hold => Decided::Hold { files, reason: verdict.reason },
-            Decision::Promote => match self.gate(models, held_out.len()).await {
-                GateDecision { pass: true, reason } => {
-                    Decided::Release { files, weights, reason: both(&verdict, &reason) }
-                }
-                GateDecision { pass: false, reason } => {
-                    Decided::Reject(format!("refused by the operator's gate: {reason}"))
-                }
+            Decision::Promote => match gated(&verdict, self.gate(models, held_out.len()).await) {
+                Ok(reason) => Decided::Release { files, weights, reason },
+                Err(reason) => Decided::Reject(reason),
             },
         }
     }
 
     /// Compares every held-out task, whatever the recipe chose to look at: what is scored already is not asked again.
-    async fn gate(&self, models: Option<Box<dyn Models>>, tasks: usize) -> GateDecision {
+    async fn gate(&mut self, models: Option<Box<dyn Models>>, tasks: usize) -> GateDecision {
         let settings = self.work.scenario.settings();
         let gate = settings.gate.or(self.workshop.scenarios.defaults().gate).unwrap_or(Gate::Always);
+        self.gate = Some(gate);
         if tasks > 0 && !matches!(gate, Gate::Always) {
             let count = u32::try_from(tasks).unwrap_or(u32::MAX);
             let measure = move || {
@@ -224,7 +241,7 @@ impl Run<'_> {
                 (measured("candidate") && measured("served")).then_some(())
             };
             if tokio::task::spawn_blocking(measure).await.ok().flatten().is_none() {
-                return GateDecision { pass: false, reason: "the held-out tasks could not be measured".to_owned() };
+                return GateDecision { pass: false, reason: UNMEASURED.to_owned() };
             }
         }
         let (new, old) = self.measured.paired("candidate", "served");
@@ -241,10 +258,10 @@ impl Run<'_> {
             }
         }
         Call {
-            context: context(&work.scenario, &work.step),
+            context: Context { max_staleness: work.inputs.max_staleness, ..context(&work.scenario, &work.step) },
             samples: Arc::clone(&work.samples),
             batch: (0..u32::try_from(work.samples.len()).unwrap_or(0)).collect(),
-            config: recipe_config(self.workshop, &work.scenario),
+            config: work.inputs.config.clone(),
             state,
             training,
             models,
@@ -283,6 +300,7 @@ impl Run<'_> {
             held: None,
             state: std::mem::take(&mut self.state),
             recipe: self.workshop.recipe.manifest().name.clone(),
+            transcript: None,
         };
         let mut next = None;
         let mut fault = None;
@@ -305,6 +323,7 @@ impl Run<'_> {
                 StepOutcome::Failed { reason }
             }
         };
+        commit.transcript = Some(self.transcript(&commit.state));
         let (tenant, name) = &scenario.key;
         match self.workshop.store.finish_step(tenant, name, &self.work.step, commit).await {
             Err(reef_store::StoreError::HeadMoved { .. }) => {
@@ -315,6 +334,7 @@ impl Run<'_> {
                     held: None,
                     state: Vec::new(),
                     recipe: self.workshop.recipe.manifest().name.clone(),
+                    transcript: Some(self.transcript(&[])),
                 };
                 self.workshop.store.finish_step(tenant, name, &self.work.step, nothing).await?;
             }
@@ -324,6 +344,20 @@ impl Run<'_> {
             self.swap(&scenario, release, weights).await;
         }
         Ok(Ended { outcome: self.work.step.outcome.clone(), fault })
+    }
+
+    /// What a replay needs beside the inputs.
+    fn transcript(&self, state: &[(String, Option<Vec<u8>>)]) -> StepTranscript {
+        let (calls, complete) = self.recorder.heard();
+        let written = |(key, value): &(String, Option<Vec<u8>>)| (key.clone(), value.clone().map(Bytes));
+        StepTranscript {
+            environment: self.workshop.environment.clone(),
+            gate: self.gate,
+            held_out: self.work.held_out.0.fingerprint(),
+            calls,
+            complete,
+            state: state.iter().map(written).collect(),
+        }
     }
 
     async fn write(&self, files: Files) -> Result<Release, ScenarioError> {
@@ -374,8 +408,12 @@ impl Run<'_> {
     }
 }
 
-fn both(verdict: &Verdict, gate: &str) -> String {
-    format!("{}; {gate}", verdict.reason)
+/// Why a candidate that the recipe promotes is released, or why it is not: the gate has the last word.
+pub fn gated(verdict: &Verdict, gate: GateDecision) -> Result<String, String> {
+    match gate {
+        GateDecision { pass: true, reason } => Ok(format!("{}; {reason}", verdict.reason)),
+        GateDecision { pass: false, reason } => Err(format!("refused by the operator's gate: {reason}")),
+    }
 }
 
 fn record_call(report: &CallReport) {
@@ -402,6 +440,11 @@ pub fn context(scenario: &Scenario, step: &Step) -> Context {
         head: step.parent.to_string(),
         max_staleness: scenario.settings().max_staleness,
     }
+}
+
+/// Key and value of a state bucket as they are recorded, and back.
+pub fn recorded_state(state: BTreeMap<String, Vec<u8>>) -> reef_store::RecordedState {
+    state.into_iter().map(|(key, value)| (key, Bytes(value))).collect()
 }
 
 /// The scenario's values over the operator's.

@@ -192,7 +192,7 @@ impl Training for StepTraining {
         objective: Objective,
         optimizer: Optimizer,
     ) -> Result<BTreeMap<String, f64>, TrainingError> {
-        let objective = engine_objective(objective);
+        let terms = [engine_objective(objective).into()];
         let optimizer = train::Optimizer {
             learning_rate: optimizer.learning_rate,
             beta1: optimizer.beta1,
@@ -201,7 +201,7 @@ impl Training for StepTraining {
             weight_decay: optimizer.weight_decay,
             gradient_norm_max: optimizer.gradient_norm_max,
         };
-        self.on(trainer, items, move |trainer, batch| trainer.train(batch, &objective, &optimizer))
+        self.on(trainer, items, move |trainer, batch| trainer.train(batch, &terms, &optimizer))
     }
 
     fn values(&mut self, trainer: u32, items: &[u32]) -> Result<Vec<f32>, TrainingError> {
@@ -241,19 +241,19 @@ impl Drop for StepTraining {
 fn engine_objective(objective: Objective) -> train::Objective {
     use reef_sandbox::{Reduction, Weight};
     let Objective::PolicyGradient(gradient) = objective else { return train::Objective::Nll };
-    train::Objective::PolicyGradient {
-        weight: match gradient.weight {
+    train::Objective::PolicyGradient(train::PolicyGradient::new(
+        match gradient.weight {
             Weight::Reinforce => train::Weight::Reinforce,
             Weight::Ratio => train::Weight::Ratio,
             Weight::Truncated(cap) => train::Weight::Truncated(cap),
             Weight::Masked(bounds) => train::Weight::Masked { low: bounds.low, high: bounds.high },
             Weight::Ppo(bounds) => train::Weight::Ppo { low: bounds.low, high: bounds.high },
         },
-        advantages: gradient.advantages,
-        reduction: match gradient.reduction {
+        gradient.advantages,
+        match gradient.reduction {
             Reduction::TokenSum => train::Reduction::TokenSum,
             Reduction::SampleTokenMean => train::Reduction::SampleTokenMean,
             Reduction::GlobalTokenMean => train::Reduction::GlobalTokenMean,
         },
-    }
+    ))
 }

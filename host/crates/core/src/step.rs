@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{RecordId, ReleaseId};
+use crate::{ContentId, RecordId, ReleaseId};
 
 /// How a step ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -83,6 +83,9 @@ pub struct Step {
     pub calls: Vec<CallReport>,
     /// W3C `traceparent` of the step's span.
     pub traceparent: Option<String>,
+    /// Content of the candidate that the recipe proposed, whatever became of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub candidate: Option<ContentId>,
     /// How it ended.
     #[serde(flatten)]
     pub outcome: StepOutcome,

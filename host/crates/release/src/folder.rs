@@ -22,16 +22,22 @@ pub fn prepare(path: &Path) -> Result<(), ReleaseError> {
         Err(error) if error.kind() == ErrorKind::NotADirectory => return Err(not_ours(path, "it is a file")),
         Err(error) => return Err(disk("read", path)(error)),
     }
-    let repo = open(path).map_err(|error| not_ours(path, &format!("it is not a git repository: {}", chain(&error))))?;
-    if !repo.is_bare() || repo.path() != path {
-        return Err(not_ours(path, "it is a git repository with a working tree"));
-    }
+    require(path)?;
     for folder in ["lfs/objects", "lfs/tmp"] {
         let folder = path.join(folder);
         fs::create_dir_all(&folder).map_err(disk("create", &folder))?;
     }
     remove_leftovers(&path.join("lfs/tmp"))?;
     remove_leftovers(&path.join("objects"))
+}
+
+/// Checks that `path` is a repository of releases.
+pub fn require(path: &Path) -> Result<(), ReleaseError> {
+    let repo = open(path).map_err(|error| not_ours(path, &format!("it is not a git repository: {}", chain(&error))))?;
+    if !repo.is_bare() || repo.path() != path {
+        return Err(not_ours(path, "it is a git repository with a working tree"));
+    }
+    Ok(())
 }
 
 /// Opens without the user's git configuration and environment: the same bytes make the same commit everywhere.

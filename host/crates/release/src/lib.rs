@@ -16,6 +16,7 @@ mod refs;
 mod repo;
 
 pub use error::ReleaseError;
+pub use manifest::content_id;
 pub use repo::ReleaseRepo;
 
 /// One payload file of a release.

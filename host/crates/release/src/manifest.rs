@@ -108,9 +108,7 @@ impl StoredManifest {
 
     /// SHA-256 of the list of files as JSON without spaces: equal files, equal id, whatever release holds them.
     pub fn content_id(&self) -> Result<ContentId, ReleaseError> {
-        let problem = |error: String| ReleaseError::Manifest { problem: error };
-        let list = serde_json::to_vec(&self.files).map_err(|error| problem(error.to_string()))?;
-        ContentId::parse(sha256_hex(&list)).map_err(|error| problem(error.to_string()))
+        id_of(&self.files)
     }
 
     /// The release as it is listed.
@@ -139,6 +137,21 @@ impl StoredManifest {
         let ReleaseManifest { tenant, scenario, sequence, .. } = &self.manifest;
         format!("r{sequence} of {tenant}/{scenario}")
     }
+}
+
+/// The content id of a release with these files, in whatever order they come.
+///
+/// Errors: `Manifest`.
+pub fn content_id(files: &[ReleaseFile]) -> Result<ContentId, ReleaseError> {
+    let mut entries: Vec<FileEntry> = files.iter().map(FileEntry::of).collect();
+    entries.sort_by(|a, b| a.path.cmp(&b.path));
+    id_of(&entries)
+}
+
+fn id_of(sorted: &[FileEntry]) -> Result<ContentId, ReleaseError> {
+    let problem = |error: String| ReleaseError::Manifest { problem: error };
+    let list = serde_json::to_vec(sorted).map_err(|error| problem(error.to_string()))?;
+    ContentId::parse(sha256_hex(&list)).map_err(|error| problem(error.to_string()))
 }
 
 impl FileEntry {

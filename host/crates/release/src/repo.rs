@@ -41,6 +41,15 @@ impl ReleaseRepo {
         Ok(Self { path: Arc::new(path), refs: Arc::default() })
     }
 
+    /// Opens a repository that is there, to read: nothing is made, repaired or tidied up.
+    ///
+    /// Errors: `Folder` for a folder that is absent or something else.
+    pub fn open_to_read(path: &Path) -> Result<Self, ReleaseError> {
+        let path = folder::absolute(path)?;
+        folder::require(&path)?;
+        Ok(Self { path: Arc::new(path), refs: Arc::default() })
+    }
+
     /// Writes a release and keeps it for good; no head moves. The same manifest and files give the same release.
     ///
     /// Errors: `Path`, `Manifest` and `TooLarge` for input, `NotFound` for an absent parent, `Disk`, `Git`, `Locked`.

@@ -132,16 +132,17 @@ impl Recipe {
     }
 
     /// Runs the call on the sandbox's runtime. Dropping the returned future ends the call.
-    async fn spawn(&self, export: Export, state: CallState, permit: Permit) -> Result<Ended, Fault> {
+    async fn spawn(&self, export: Export, state: CallState, mut permit: Permit) -> Result<Ended, Fault> {
         let span = tracing::info_span!("recipe_call", function = export.name(), recipe = %state.label, step = state.context.step);
         let (shared, pre) = (Arc::clone(self.shared()), self.pre());
+        let lane = permit.lane();
+        permit.measure(Arc::clone(&state.meter));
         let task = async move {
             let ended = run(&shared, &pre, state, export).await;
-            drop(permit);
+            permit.charge(ended.report.fuel);
             ended
         };
-        let mut running = AbortOnDrop(self.shared().handle().spawn(task.instrument(span)));
-        let joined = (&mut running.0).await;
+        let joined = self.shared().lanes().run(lane, task.instrument(span)).await;
         joined.map_err(|error| {
             Fault::new(FaultKind::HostBug, format!("the call's task ended without an answer: {error}"))
         })
@@ -180,14 +181,6 @@ fn check_batch(call: &Call) -> Result<(), String> {
         }
     }
     Ok(())
-}
-
-struct AbortOnDrop<T>(tokio::task::JoinHandle<T>);
-
-impl<T> Drop for AbortOnDrop<T> {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
 }
 
 fn mixed_up() -> Fault {

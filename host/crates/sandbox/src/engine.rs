@@ -1,4 +1,4 @@
-//! The engine: wasmtime's settings, the guests' own threads, and the clock that interrupts them.
+//! The engine: wasmtime's settings, the clock that interrupts guests, and what else all recipes of a sandbox share.
 //! One engine lives as long as its [`Sandbox`] and every recipe loaded in it.
 
 use std::fmt;
@@ -6,13 +6,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use wasmtime::{
     Config, Engine, EngineWeak, InstanceAllocationStrategy, OperatorCost, PoolingAllocationConfig, WasmBacktraceDetails,
 };
 
 use crate::admission::Admission;
+use crate::cache::Cache;
+use crate::compile::{CompileCounts, Compiler};
+use crate::lanes::Lanes;
 use crate::limits::{INSTANCES_MAX, MEMORIES_MAX, TABLE_ELEMENTS_MAX, TABLES_MAX};
 use crate::{SandboxConfig, SandboxError};
 
@@ -24,8 +27,6 @@ const GUEST_STACK_BYTES: usize = 512 * 1024;
 const CALL_STACK_BYTES: usize = 2 * 1024 * 1024;
 /// Compilations at the same time; each may use every core.
 const COMPILES_CONCURRENT_MAX: usize = 1;
-/// Host calls that block at the same time, beyond the calls that run.
-const BLOCKING_THREADS_EXTRA: usize = 8;
 /// Fuel of one page of `memory.grow`: the kernel zeroes 64 KiB for it.
 const GROW_PAGE_FUEL: u8 = 255;
 
@@ -38,29 +39,38 @@ pub(crate) struct Shared {
     config: SandboxConfig,
     engine: Engine,
     pooling: bool,
-    handle: Handle,
-    runtime: Option<Runtime>,
+    lanes: Lanes,
     admission: Admission,
+    compiler: Compiler,
     compiling: Arc<Semaphore>,
+    compiles: CompileCounts,
+    cache: Option<Cache>,
     // Stops when the sandbox is dropped.
     _ticker: Ticker,
 }
 
 impl Sandbox {
-    /// Starts the threads. Fails when a limit makes no sense or the machine refuses.
+    /// A sandbox that compiles components in this process: for tests and small commands.
     pub fn new(config: SandboxConfig) -> Result<Self, SandboxError> {
+        Self::with_compiler(config, Compiler::InProcess)
+    }
+
+    /// Starts the threads. Fails when a limit makes no sense or the machine refuses.
+    pub fn with_compiler(config: SandboxConfig, compiler: Compiler) -> Result<Self, SandboxError> {
         config.check()?;
         let (engine, pooling) = engine(&config)?;
-        let runtime = runtime(&config)?;
+        let lanes = Lanes::start(&config)?;
         let ticker = Ticker::start(engine.weak())?;
         Ok(Self(Arc::new(Shared {
             admission: Admission::new(&config),
+            cache: Cache::open(&config, &engine),
             config,
             engine,
             pooling,
-            handle: runtime.handle().clone(),
-            runtime: Some(runtime),
+            lanes,
+            compiler,
             compiling: Arc::new(Semaphore::new(COMPILES_CONCURRENT_MAX)),
+            compiles: CompileCounts::default(),
             _ticker: ticker,
         })))
     }
@@ -81,7 +91,11 @@ impl Shared {
     }
 
     pub(crate) fn handle(&self) -> &Handle {
-        &self.handle
+        self.lanes.quick()
+    }
+
+    pub(crate) fn lanes(&self) -> &Lanes {
+        &self.lanes
     }
 
     pub(crate) fn admission(&self) -> &Admission {
@@ -91,29 +105,27 @@ impl Shared {
     pub(crate) fn compiling(&self) -> &Arc<Semaphore> {
         &self.compiling
     }
-}
 
-impl Drop for Shared {
-    fn drop(&mut self) {
-        // The last owner may be a task of a runtime, where waiting for threads is not allowed.
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
-        }
+    pub(crate) fn compiler(&self) -> &Compiler {
+        &self.compiler
+    }
+
+    pub(crate) fn compiles(&self) -> &CompileCounts {
+        &self.compiles
+    }
+
+    pub(crate) fn compiles_running(&self) -> u32 {
+        let free = self.compiling.available_permits();
+        u32::try_from(COMPILES_CONCURRENT_MAX.saturating_sub(free)).unwrap_or(u32::MAX)
+    }
+
+    pub(crate) fn cache(&self) -> Option<&Cache> {
+        self.cache.as_ref()
     }
 }
 
 fn start(what: &str, error: impl fmt::Display) -> SandboxError {
     SandboxError::Start(format!("{what}: {error:#}"))
-}
-
-fn runtime(config: &SandboxConfig) -> Result<Runtime, SandboxError> {
-    Builder::new_multi_thread()
-        .worker_threads(config.threads)
-        .max_blocking_threads((config.calls_concurrent_max as usize).saturating_add(BLOCKING_THREADS_EXTRA))
-        .thread_name("reef-sandbox")
-        .enable_time()
-        .build()
-        .map_err(|error| start("its threads do not start", error))
 }
 
 /// The engine with a pool of instances, or without one where the machine does not allow it.
@@ -134,7 +146,8 @@ fn engine(config: &SandboxConfig) -> Result<(Engine, bool), SandboxError> {
     }
 }
 
-fn settings() -> Config {
+/// What decides about compiled code; the process that compiles uses the same, without the pool.
+pub(crate) fn settings() -> Config {
     let mut costs = OperatorCost::new();
     costs.variable.memory_grow_per_page = GROW_PAGE_FUEL;
     let mut settings = Config::new();

@@ -1,5 +1,7 @@
 //! The budgets of sandboxed calls: what an operator may set, and the defaults.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 
 use crate::SandboxError;
@@ -52,6 +54,14 @@ pub struct SandboxConfig {
     pub component_bytes_max: u64,
     /// Milliseconds that compiling a component may take.
     pub compile_ms_max: u64,
+    /// Bytes of address space of the process that compiles a component.
+    pub compile_memory_bytes_max: u64,
+    /// Folder of compiled components, private to the user that runs the host; without one, every start compiles anew.
+    pub cache_dir: Option<PathBuf>,
+    /// Compiled components that are kept; the least recently used ones go first.
+    pub cache_entries_max: u32,
+    /// Bytes of all compiled components that are kept.
+    pub cache_bytes_max: u64,
     /// Bytes that a guest may hand to the host in one host call or result.
     pub output_bytes_max: u64,
     /// Component handles that live at the same time in a call.
@@ -82,6 +92,10 @@ impl Default for SandboxConfig {
             log_bytes_max: 64 * 1024,
             component_bytes_max: 64 * MIB,
             compile_ms_max: 60_000,
+            compile_memory_bytes_max: 4_096 * MIB,
+            cache_dir: None,
+            cache_entries_max: 64,
+            cache_bytes_max: 2_048 * MIB,
             output_bytes_max: 4 * MIB,
             component_handles_max: 1_024,
             state_bytes_max: MIB,
@@ -94,7 +108,7 @@ impl Default for SandboxConfig {
 impl SandboxConfig {
     /// Refuses values that no call could run with; names the key.
     pub(crate) fn check(&self) -> Result<(), SandboxError> {
-        let least: [(&str, u64, u64); 13] = [
+        let least: [(&str, u64, u64); 14] = [
             ("threads", self.threads as u64, 1),
             ("calls_concurrent_max", self.calls_concurrent_max.into(), 1),
             ("calls_tenant_max", self.calls_tenant_max.into(), 1),
@@ -108,16 +122,18 @@ impl SandboxConfig {
             ("host_calls_max", self.host_calls_max.into(), 1),
             ("output_bytes_max", self.output_bytes_max, 1),
             ("compile_ms_max", self.compile_ms_max, 1),
+            ("compile_memory_bytes_max", self.compile_memory_bytes_max, 256 * MIB),
         ];
         for (key, value, low) in least {
             if value < low {
                 return Err(SandboxError::Start(format!("sandbox.{key} is {value} and must be at least {low}")));
             }
         }
-        let most: [(&str, u64, u64); 3] = [
+        let most: [(&str, u64, u64); 4] = [
             ("threads", self.threads as u64, 256),
             ("calls_concurrent_max", self.calls_concurrent_max.into(), 1_024),
             ("memory_bytes_max", self.memory_bytes_max, 4_096 * MIB),
+            ("cache_entries_max", self.cache_entries_max.into(), 4_096),
         ];
         for (key, value, high) in most {
             if value > high {

@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use wasmtime::component::{Component, HasSelf, Linker};
 
@@ -13,7 +12,9 @@ use crate::bindings::reef::recipe;
 use crate::call::{Call, Context};
 use crate::call_state::CallState;
 use crate::capability::{PACKAGE, VERSION};
+use crate::compile::{compile, foreign_code};
 use crate::engine::{Sandbox, Shared};
+use crate::lanes::Lane;
 use crate::limits::{MEMORIES_MAX, PAGE_BYTES};
 use crate::run::{Export, Returned, run};
 use crate::text::clean;
@@ -110,10 +111,10 @@ fn check_header(bytes: &[u8], bytes_max: u64) -> Result<(), SandboxError> {
     }
     let told = match bytes.strip_prefix(MAGIC) {
         None if bytes.is_empty() => "the file is empty".to_owned(),
-        None => format!(
+        None => foreign_code(bytes).unwrap_or_else(|| format!(
             "it starts with '{}' instead of a WASM header",
             clean(&String::from_utf8_lossy(bytes.get(..8).unwrap_or(bytes)), 8)
-        ),
+        )),
         Some(rest) if rest.starts_with(COMPONENT_LAYER) => return Ok(()),
         Some(rest) if rest.starts_with(MODULE_LAYER) => {
             "it is a core module; build it for wasm32-wasip2, or wrap it with `wasm-tools component new`".to_owned()
@@ -125,26 +126,6 @@ fn check_header(bytes: &[u8], bytes_max: u64) -> Result<(), SandboxError> {
 
 fn invalid(error: &wasmtime::Error) -> SandboxError {
     SandboxError::Invalid(clean(&format!("{error:#}"), TOLD_CHARS_MAX))
-}
-
-async fn compile(shared: &Shared, bytes: Vec<u8>) -> Result<Component, SandboxError> {
-    let ms_max = shared.config().compile_ms_max;
-    let (engine, compiling) = (shared.engine().clone(), Arc::clone(shared.compiling()));
-    let work = async move {
-        let permit = compiling.acquire_owned().await;
-        // The permit stays with the thread: a compilation that is given up still occupies its place until it ends.
-        tokio::task::spawn_blocking(move || {
-            let _permit = permit;
-            Component::from_binary(&engine, &bytes)
-        })
-        .await
-    };
-    match tokio::time::timeout(Duration::from_millis(ms_max), work).await {
-        Ok(Ok(Ok(component))) => Ok(component),
-        Ok(Ok(Err(error))) => Err(invalid(&error)),
-        Ok(Err(panic)) => Err(SandboxError::Invalid(format!("the compiler broke down on it: {panic}"))),
-        Err(_) => Err(SandboxError::CompileTimeout { ms_max }),
-    }
 }
 
 /// What a component imports.
@@ -221,7 +202,7 @@ fn link(shared: &Shared, component: &Component, wanted: &Wanted) -> Result<Weigh
 }
 
 /// Calls `describe` with nothing to work on: whatever it calls answers with an error or with nothing.
-async fn describe(shared: &Shared, pre: &WeightRecipePre<CallState>, digest: &str) -> Result<Manifest, SandboxError> {
+async fn describe(shared: &Arc<Shared>, pre: &WeightRecipePre<CallState>, digest: &str) -> Result<Manifest, SandboxError> {
     let nowhere = Context {
         tenant: String::new(),
         scenario: String::new(),
@@ -242,7 +223,11 @@ async fn describe(shared: &Shared, pre: &WeightRecipePre<CallState>, digest: &st
         cancel: Cancel::new(),
     };
     let state = CallState::new(call, shared.config(), digest.into(), None);
-    match run(shared, pre, state, Export::Describe).await.result {
+    let (lanes, own) = (shared.lanes(), (Arc::clone(shared), pre.clone()));
+    // Loading is not urgent, and what a recipe does here nobody has seen before.
+    let described = lanes.run(Lane::Slow, async move { run(&own.0, &own.1, state, Export::Describe).await.result });
+    let broken = |error| Err(Fault::new(FaultKind::HostBug, format!("it ended without an answer: {error}")));
+    match described.await.unwrap_or_else(broken) {
         Ok(Returned::Manifest(raw)) => Manifest::from_guest(raw),
         Ok(_) => {
             Err(SandboxError::Describe(Fault::new(FaultKind::HostBug, "the answer of another function came back")))

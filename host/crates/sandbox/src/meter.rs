@@ -1,5 +1,5 @@
-//! Time of one call, split into guest time and host time. Guest time is what the call's future spends being
-//! polled: waiting for training, for models or for a thread is not on the guest's bill.
+//! Time of one call, split into guest time and host time. Guest time is the processor time of the thread while it
+//! polls the call's future: waiting for training, for models, for a thread or for a core is not on the guest's bill.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
 
 /// `started_ns` of a stopwatch that does not run.
 const IDLE: u64 = u64::MAX;
@@ -38,6 +40,16 @@ impl Stopwatch {
     }
 }
 
+/// Processor time of the calling thread.
+pub(crate) fn thread_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(IDLE - 1)
+}
+
 /// Shared by the call's future, its host calls and its epoch callback.
 #[derive(Debug)]
 pub(crate) struct Meter {
@@ -52,7 +64,7 @@ impl Meter {
     }
 
     fn now_ns(&self) -> u64 {
-        u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(IDLE - 1)
+        nanos(self.origin.elapsed())
     }
 
     /// Time since the call began.
@@ -60,9 +72,9 @@ impl Meter {
         self.origin.elapsed()
     }
 
-    /// Guest time until now.
+    /// Guest time until now; while the guest runs, only its own thread may ask.
     pub(crate) fn guest(&self) -> Duration {
-        self.polled.read(self.now_ns())
+        self.polled.read(nanos(thread_time()))
     }
 
     /// Time in training and model calls until now.
@@ -96,9 +108,9 @@ impl<T> Future for Metered<'_, T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
-        self.meter.polled.start(self.meter.now_ns());
+        self.meter.polled.start(nanos(thread_time()));
         let polled = self.inner.as_mut().poll(context);
-        self.meter.polled.stop(self.meter.now_ns());
+        self.meter.polled.stop(nanos(thread_time()));
         polled
     }
 }
@@ -111,7 +123,8 @@ mod tests {
     async fn waiting_is_not_guest_time() {
         let meter = Arc::new(Meter::new());
         let work = async {
-            std::thread::sleep(Duration::from_millis(20));
+            let started = thread_time();
+            while thread_time() < started + Duration::from_millis(20) {}
             let _booked = meter.host_time();
             tokio::time::sleep(Duration::from_millis(200)).await;
         };

@@ -5,6 +5,7 @@ use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use crate::Cancel;
+use crate::lanes::blocking;
 use crate::meter::Meter;
 
 /// Why there is no answer.
@@ -41,10 +42,10 @@ where
     let mut worker = slot.take().ok_or(Lost::Absent)?;
     let booked = terms.meter.host_time();
     let span = tracing::Span::current();
-    let mut task = tokio::task::spawn_blocking(move || {
+    let mut task = std::pin::pin!(blocking(move || {
         let answer = span.in_scope(|| std::panic::catch_unwind(AssertUnwindSafe(|| work(&mut worker))));
         (worker, answer)
-    });
+    }));
     let ended = tokio::select! {
         ended = &mut task => Some(ended),
         () = terms.cancel.cancelled() => tokio::time::timeout(terms.grace, &mut task).await.ok(),

@@ -28,7 +28,7 @@ impl Default for QuarantinePolicy {
 }
 
 /// A pause that is in force.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Block {
     /// End of the pause, milliseconds since the Unix epoch.
     pub until_ms: i64,
@@ -36,9 +36,10 @@ pub struct Block {
     pub reason: String,
 }
 
-/// The record of one recipe in one scenario.
-#[derive(Debug, Clone, Default)]
+/// The record of one recipe in one scenario. As JSON it is what happened, without the policy.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Quarantine {
+    #[serde(skip)]
     policy: QuarantinePolicy,
     faults_ms: VecDeque<i64>,
     pauses: u32,
@@ -69,6 +70,11 @@ impl Quarantine {
         self.pauses = self.pauses.saturating_add(1);
         self.faults_ms.clear();
         self.block = Some(Block { until_ms: now_ms.saturating_add(saturating(pause_ms)), reason: fault.to_string() });
+    }
+
+    /// Nothing is held against the recipe.
+    pub fn is_clean(&self) -> bool {
+        self.faults_ms.is_empty() && self.pauses == 0 && self.block.is_none()
     }
 
     /// The pause that is in force now.
@@ -128,6 +134,26 @@ mod tests {
         record.success();
         record.record(now, &trap());
         assert_eq!(record.blocked(now), None);
+    }
+
+    #[test]
+    fn a_record_that_was_written_and_read_pauses_as_before() {
+        let mut record = Quarantine::default();
+        for now in 0..4 {
+            record.record(now, &trap());
+        }
+        let text = serde_json::to_string(&record).expect("text");
+        let mut read: Quarantine = serde_json::from_str(&text).expect("read");
+        assert_eq!(read.blocked(5), record.blocked(5));
+        read.record(200_000, &trap());
+        record.record(200_000, &trap());
+        assert_eq!(
+            read.blocked(200_001).expect("doubled").until_ms,
+            record.blocked(200_001).expect("doubled").until_ms
+        );
+        assert!(!read.is_clean());
+        read.success();
+        assert!(read.is_clean());
     }
 
     #[test]

@@ -16,8 +16,10 @@ use crate::{Fault, FaultKind, SandboxConfig};
 
 /// How often a call that is waiting is looked after.
 const WATCH_PERIOD: Duration = Duration::from_millis(50);
-/// Added to the time that a call may wait for a thread.
-const WAIT_SLACK: Duration = Duration::from_secs(1);
+/// Added to the time that a call may wait for a thread; long calls get one when nobody else wants the core.
+const THREAD_SLACK: Duration = Duration::from_secs(60);
+/// Added to the time that a cancelled call may go on.
+const GRACE_SLACK: Duration = Duration::from_secs(1);
 
 /// An export of the recipe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,8 +102,8 @@ pub(crate) async fn run(shared: &Shared, pre: &WeightRecipePre<CallState>, state
         wait: export
             .wall(config)
             .saturating_mul(config.calls_concurrent_max / u32::try_from(config.threads).unwrap_or(1).max(1) + 2)
-            + WAIT_SLACK,
-        grace: Duration::from_millis(config.cancel_grace_ms) + WAIT_SLACK,
+            + THREAD_SLACK,
+        grace: Duration::from_millis(config.cancel_grace_ms) + GRACE_SLACK,
     };
     let work = Metered { meter: Arc::clone(&meter), inner: Box::pin(invoke(&mut store, pre, export)) };
     let outcome = patience.watch(work, &cancel).await;

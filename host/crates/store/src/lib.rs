@@ -4,10 +4,16 @@
 //! sample is pending, reserved, consumed or retired: exactly one. No other crate knows SQL.
 #![deny(missing_docs)]
 
+mod bytes;
 mod codec;
 mod error;
 mod held_out;
+mod inputs;
 mod key;
+mod quarantine;
+mod reading;
+mod recipe_uses;
+mod recipes;
 mod records;
 mod releases;
 mod reports;
@@ -19,7 +25,11 @@ mod store;
 mod trajectory;
 mod writer;
 
+pub use bytes::Bytes;
 pub use error::StoreError;
+pub use inputs::{Environment, ModelCall, PoolEntry, RecordedState, RecordedStep, StepInputs, StepTranscript};
+pub use recipe_uses::{RecipeState, RecipeUse, UseReason};
+pub use recipes::KeptRecipe;
 pub use records::{RecordBody, RecordKind, StoredRecord};
 pub use releases::{ListedRelease, ReleaseStatus};
 pub use reports::Appended;

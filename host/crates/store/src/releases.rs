@@ -120,6 +120,17 @@ impl Store {
         Ok(listed)
     }
 
+    /// When releases became the head: each with the sequence of the last record before it. Oldest first.
+    pub async fn heads(&self, t: &TenantId, s: &ScenarioName) -> Result<Vec<(ReleaseId, i64)>, StoreError> {
+        let mut conn = self.reader().await?;
+        let sql = "SELECT release_id, after_sequence FROM releases \
+                   WHERE tenant = ?1 AND scenario = ?2 AND after_sequence IS NOT NULL ORDER BY position";
+        let rows = sqlx::query_as(sql).bind(t.as_str()).bind(s.as_str()).fetch_all(&mut *conn).await;
+        let rows: Vec<(String, i64)> = self.told(rows.map_err(Fault::Sql))?;
+        let read = |(id, after)| Ok((ReleaseId::parse(id).map_err(|e| damaged("release id", e))?, after));
+        self.told(rows.into_iter().map(read).collect())
+    }
+
     /// Refuses a held candidate for ever. Refusing it again is no error.
     pub async fn reject_held(&self, t: &TenantId, s: &ScenarioName, id: &ReleaseId) -> Result<(), StoreError> {
         let (key, id) = (Key::of(t, s), id.clone());
@@ -197,8 +208,11 @@ pub(crate) async fn hold(conn: &mut SqliteConnection, key: &Key, row: &ReleaseRo
 }
 
 async fn insert(conn: &mut SqliteConnection, key: &Key, row: &ReleaseRow, status: &str) -> Result<(), Fault> {
-    let sql = "INSERT INTO releases (tenant, scenario, release_id, position, status, step, metrics, body_bytes, body) \
-               SELECT ?1, ?2, ?3, COALESCE(MAX(position), 0) + 1, ?4, ?5, ?6, ?7, ?8 \
+    let sql = "INSERT INTO releases (tenant, scenario, release_id, position, status, step, metrics, body_bytes, body, \
+                 after_sequence) \
+               SELECT ?1, ?2, ?3, COALESCE(MAX(position), 0) + 1, ?4, ?5, ?6, ?7, ?8, \
+                 CASE ?4 WHEN 'chain' THEN \
+                   (SELECT last_sequence FROM scenarios WHERE tenant = ?1 AND name = ?2) END \
                FROM releases WHERE tenant = ?1 AND scenario = ?2";
     let step = match row.release.manifest.origin {
         ReleaseOrigin::Step { step } | ReleaseOrigin::Promotion { step } => Some(step),

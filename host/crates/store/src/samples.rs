@@ -69,6 +69,18 @@ impl Store {
         self.told(select_samples(&mut conn, &Key::of(t, s), reports).await)
     }
 
+    /// Forms each of these reports into a sample as if none had been used yet, or says why it cannot be one.
+    /// Reports without references are left out.
+    pub async fn formed(
+        &self,
+        t: &TenantId,
+        s: &ScenarioName,
+        reports: &[RecordId],
+    ) -> Result<Vec<(RecordId, Result<Sample, String>)>, StoreError> {
+        let mut conn = self.reader().await?;
+        self.told(select_formed(&mut conn, &Key::of(t, s), reports).await)
+    }
+
     /// Sets pending reports aside for ever, with reasons. One that is retired already keeps its first reason;
     /// one in a running step or consumed is a `Conflict`, and then none is retired.
     pub async fn retire(
@@ -150,6 +162,22 @@ async fn select_pool(conn: &mut SqliteConnection, key: &Key, limit: u32) -> Resu
 }
 
 async fn select_samples(conn: &mut SqliteConnection, key: &Key, reports: &[RecordId]) -> Result<Vec<Sample>, Fault> {
+    let formed = select_formed(conn, key, reports).await?;
+    let found: HashSet<&RecordId> = formed.iter().map(|(report, _)| report).collect();
+    if let Some(missing) = reports.iter().find(|id| !found.contains(id)) {
+        return Err(StoreError::UnknownReference(missing.clone()).into());
+    }
+    let sample = |(report, sample): (RecordId, Result<Sample, String>)| {
+        sample.map_err(|reason| conflict(format!("report {report} is no sample: {reason}")))
+    };
+    formed.into_iter().map(sample).collect()
+}
+
+async fn select_formed(
+    conn: &mut SqliteConnection,
+    key: &Key,
+    reports: &[RecordId],
+) -> Result<Vec<(RecordId, Result<Sample, String>)>, Fault> {
     if reports.len() > SAMPLES_MAX as usize {
         return Err(invalid(format!("{} samples at once; the limit is {SAMPLES_MAX}", reports.len())));
     }
@@ -158,21 +186,16 @@ async fn select_samples(conn: &mut SqliteConnection, key: &Key, reports: &[Recor
     let query = sqlx::query_as(sql).bind(key.tenant()).bind(key.scenario()).bind(to_text(&reports)?);
     let rows: Vec<GradedRow> = query.fetch_all(&mut *conn).await?;
     let graded = rows.into_iter().map(read_graded).collect::<Result<Vec<_>, _>>()?;
-    let found: HashSet<&RecordId> = graded.iter().map(|graded| &graded.report).collect();
-    if let Some(missing) = reports.iter().find(|id| !found.contains(id)) {
-        return Err(StoreError::UnknownReference(missing.clone()).into());
-    }
     let exchanges = select_exchanges(conn, key, &graded).await?;
-    let mut samples = Vec::with_capacity(graded.len());
+    let mut formed = Vec::with_capacity(graded.len());
     for graded in graded {
         let report = graded.report.clone();
         let mut turns = exchanges.get(report.as_str()).cloned().unwrap_or_default();
         // Its own step may have consumed the records: that does not unmake the batch.
         turns.iter_mut().for_each(|turn| turn.consumed_by = None);
-        samples
-            .push(form(graded, &turns).map_err(|reason| conflict(format!("report {report} is no sample: {reason}")))?);
+        formed.push((report, form(graded, &turns)));
     }
-    Ok(samples)
+    Ok(formed)
 }
 
 fn read_graded((report, sequence, score, metadata): GradedRow) -> Result<Graded, Fault> {

@@ -10,6 +10,7 @@ use sqlx::SqliteConnection;
 use crate::Store;
 use crate::codec::{self, Body, to_text};
 use crate::error::{Fault, StoreError, conflict, invalid};
+use crate::inputs::{self, StepInputs, StepTranscript};
 use crate::key::Key;
 use crate::releases::{self, ReleaseRow};
 use crate::state::{self, StateWrites};
@@ -30,6 +31,8 @@ pub struct Commit {
     pub state: Vec<(String, Option<Vec<u8>>)>,
     /// Name of the recipe, without version, that owns the state.
     pub recipe: String,
+    /// What the step heard, for a replay; kept only if its inputs were.
+    pub transcript: Option<StepTranscript>,
 }
 
 /// A step ready to be written.
@@ -66,6 +69,7 @@ struct Ending {
     held: Option<ReleaseRow>,
     state: StateWrites,
     recipe: String,
+    transcript: Option<Body>,
 }
 
 impl Ending {
@@ -82,12 +86,15 @@ impl Ending {
         };
         let failed = matches!(step.outcome, StepOutcome::Failed { .. });
         let state = if failed { StateWrites::new() } else { commit.state };
-        Ok(Self { row, release, held, state, recipe: commit.recipe })
+        let transcript =
+            inputs::packed(commit.transcript.as_ref(), &format!("transcript of step {}", step.step)).await?;
+        Ok(Self { row, release, held, state, recipe: commit.recipe, transcript })
     }
 
     fn size(&self) -> usize {
         let releases = self.release.iter().chain(&self.held).map(ReleaseRow::size).sum::<usize>();
-        self.row.size() + releases + state::size(&self.state)
+        let transcript = self.transcript.as_ref().map_or(0, |body| body.bytes.len());
+        self.row.size() + releases + state::size(&self.state) + transcript
     }
 }
 
@@ -110,11 +117,19 @@ fn check(step: &Step, commit: &Commit) -> Result<(), Fault> {
 
 impl Store {
     /// Begins a step: its row and the reservation of its batch, in one transaction. A `Conflict` when another step runs
-    /// or a sample is not free; `HeadMoved` when the batch was formed on an older head.
-    pub async fn begin_step(&self, t: &TenantId, s: &ScenarioName, step: &Step) -> Result<(), StoreError> {
+    /// or a sample is not free; `HeadMoved` when the batch was formed on an older head. `inputs`: what a replay needs.
+    pub async fn begin_step(
+        &self,
+        t: &TenantId,
+        s: &ScenarioName,
+        step: &Step,
+        inputs: Option<&StepInputs>,
+    ) -> Result<(), StoreError> {
         let key = Key::of(t, s);
         let row = self.told(beginning(step).await)?;
-        self.write(row.size(), move |conn| Box::pin(begin(conn, key, row))).await
+        let inputs = self.told(inputs::packed(inputs, &format!("inputs of step {}", step.step)).await)?;
+        let size = row.size() + inputs.as_ref().map_or(0, |body| body.bytes.len());
+        self.write(size, move |conn| Box::pin(begin(conn, key, row, inputs))).await
     }
 
     /// Ends the running step. Its samples are consumed, or return to the pool when it failed; the release becomes the head
@@ -182,7 +197,7 @@ async fn beginning(step: &Step) -> Result<StepRow, Fault> {
     StepRow::of(step).await
 }
 
-async fn begin(conn: &mut SqliteConnection, key: Key, row: StepRow) -> Result<(), Fault> {
+async fn begin(conn: &mut SqliteConnection, key: Key, row: StepRow, inputs: Option<Body>) -> Result<(), Fault> {
     let step = &row.step;
     if let Some(running) = select_running(conn, &key).await? {
         let number = running.step;
@@ -199,6 +214,9 @@ async fn begin(conn: &mut SqliteConnection, key: Key, row: StepRow) -> Result<()
     let query = sqlx::query(sql).bind(key.tenant()).bind(key.scenario()).bind(step.step);
     let query = query.bind(row.metrics.as_str()).bind(row.body.raw_bytes).bind(row.body.bytes.as_slice());
     query.execute(&mut *conn).await?;
+    if let Some(inputs) = &inputs {
+        inputs::begin(conn, &key, step.step, inputs).await?;
+    }
     reserve(conn, &key, step).await
 }
 
@@ -268,6 +286,9 @@ async fn finish(conn: &mut SqliteConnection, key: Key, ending: Ending) -> Result
     let query = sqlx::query(sql).bind(key.tenant()).bind(key.scenario()).bind(number);
     let query = query.bind(ending.row.metrics.as_str()).bind(ending.row.body.raw_bytes);
     query.bind(ending.row.body.bytes.as_slice()).execute(&mut *conn).await?;
+    if let Some(transcript) = &ending.transcript {
+        inputs::finish(conn, &key, number, transcript).await?;
+    }
     state::apply(conn, &key, &ending.recipe, ending.state).await
 }
 

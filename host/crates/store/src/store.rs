@@ -14,21 +14,22 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use crate::error::{Fault, StoreError, require_writable, told_migration, told_opening};
+use crate::reading::in_use;
 use crate::writer::{Counters, Job, Pending, QUEUE_JOBS_MAX, QUEUE_KIB_MAX, Work, Writer};
 
 /// How long SQLite waits for another program's lock.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(30);
+pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Connections that read at once.
-const READERS_MAX: u32 = 4;
+pub(crate) const READERS_MAX: u32 = 4;
 /// How long a read waits for a connection.
-const READER_WAIT: Duration = Duration::from_secs(30);
+pub(crate) const READER_WAIT: Duration = Duration::from_secs(30);
 /// Bytes to which the write-ahead log shrinks after a long reader let it grow.
 const WAL_BYTES_KEPT: &str = "67108864";
 
 /// Changes no row and yet needs the right to write.
 const WRITES_NOTHING: &str = "UPDATE scenarios SET head = head WHERE FALSE";
 
-static MIGRATIONS: sqlx::migrate::Migrator = sqlx::migrate!("./migrations");
+pub(crate) static MIGRATIONS: sqlx::migrate::Migrator = sqlx::migrate!("./migrations");
 
 /// What the writer did since the store was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,17 +43,20 @@ pub struct WriteStats {
 /// The durable log of one server. Cheap to clone; all clones are one store.
 #[derive(Clone)]
 pub struct Store {
-    inner: Arc<Inner>,
+    pub(crate) inner: Arc<Inner>,
 }
 
-struct Inner {
-    path: Arc<Path>,
-    readers: SqlitePool,
-    /// Empty once closed.
-    jobs: Mutex<Option<mpsc::Sender<Box<dyn Pending>>>>,
-    room: Arc<Semaphore>,
-    counters: Arc<Counters>,
-    writer: Mutex<Option<JoinHandle<()>>>,
+pub(crate) struct Inner {
+    pub(crate) path: Arc<Path>,
+    pub(crate) readers: SqlitePool,
+    /// Nobody else had the file open when it was opened, and it is read without locks.
+    pub(crate) unshared: bool,
+    pub(crate) read_only: bool,
+    /// Empty once closed, and in a store that only reads.
+    pub(crate) jobs: Mutex<Option<mpsc::Sender<Box<dyn Pending>>>>,
+    pub(crate) room: Arc<Semaphore>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) writer: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl fmt::Debug for Store {
@@ -91,6 +95,8 @@ impl Store {
         let inner = Inner {
             path: shared,
             readers,
+            unshared: false,
+            read_only: false,
             jobs: Mutex::new(Some(sender)),
             room: Arc::new(Semaphore::new(QUEUE_KIB_MAX as usize)),
             counters,
@@ -122,6 +128,10 @@ impl Store {
 
     /// A connection that can only read.
     pub(crate) async fn reader(&self) -> Result<PoolConnection<Sqlite>, StoreError> {
+        if self.inner.unshared && in_use(&self.inner.path) {
+            let reason = "a server started to use it meanwhile".to_owned();
+            return Err(StoreError::Unavailable { path: self.inner.path.to_path_buf(), reason });
+        }
         self.told(self.inner.readers.acquire().await.map_err(Fault::Sql))
     }
 
@@ -153,6 +163,9 @@ impl Store {
         T: Send + 'static,
         F: for<'c> FnOnce(&'c mut SqliteConnection) -> Work<'c, T> + Send + 'static,
     {
+        if self.inner.read_only {
+            return Err(StoreError::ReadOnly { path: self.inner.path.to_path_buf() });
+        }
         let kib = u32::try_from(bytes >> 10).unwrap_or(QUEUE_KIB_MAX).clamp(1, QUEUE_KIB_MAX);
         let room = Arc::clone(&self.inner.room).acquire_many_owned(kib).await.map_err(|_| StoreError::Closed)?;
         let sender = self.inner.jobs.lock().unwrap_or_else(PoisonError::into_inner).clone();

@@ -3,7 +3,9 @@
 use reef_core::Sample;
 
 use super::*;
-use crate::train::{Objective, Optimizer, Policy, Reduction, Trainer, Weight, fixture};
+use crate::train::{
+    KlPenalty, Optimizer, Policy, PolicyGradient, RatioSource, Reduction, Term, Trainer, Weight, fixture,
+};
 
 /// A learning rate at which an adapter moves within a few steps.
 const ADAM: Optimizer = Optimizer {
@@ -49,9 +51,9 @@ fn trainer(files: Option<&[(String, Vec<u8>)]>) -> Trainer {
     trainer
 }
 
-fn policy_gradient(samples: &[Sample], weight: Weight) -> Objective {
+fn policy_gradient(samples: &[Sample], weight: Weight) -> [Term; 1] {
     let tokens = samples.iter().map(|sample| sample.trajectory.mask.len()).sum();
-    Objective::PolicyGradient { weight, advantages: vec![1.0; tokens], reduction: Reduction::SampleTokenMean }
+    [PolicyGradient::new(weight, vec![1.0; tokens], Reduction::SampleTokenMean).into()]
 }
 
 #[test]
@@ -105,11 +107,7 @@ fn reinforce_raises_the_log_prob_of_a_rewarded_token() {
     let (wanted, other) = (engine().encode("Blue").expect("ids")[0], engine().encode("The").expect("ids")[0]);
     let samples = [sample(0, &prompt, &[wanted], vec![0.0]), sample(1, &prompt, &[other], vec![0.0])];
     let batch: Vec<&Sample> = samples.iter().collect();
-    let objective = Objective::PolicyGradient {
-        weight: Weight::Reinforce,
-        advantages: vec![1.0, -1.0],
-        reduction: Reduction::TokenSum,
-    };
+    let objective = [PolicyGradient::new(Weight::Reinforce, vec![1.0, -1.0], Reduction::TokenSum).into()];
     let mut trainer = trainer(None);
     let before = trainer.forward(Policy::Base, &batch).expect("before");
     for _ in 0..4 {
@@ -119,4 +117,33 @@ fn reinforce_raises_the_log_prob_of_a_rewarded_token() {
     println!("{before:?} → {after:?}");
     assert!(after[0] > before[0] + 0.5 && after[1] < before[1], "{before:?} → {after:?}");
     assert_eq!(trainer.forward(Policy::Base, &batch).expect("base"), before);
+}
+
+#[test]
+fn the_same_calls_give_the_same_bytes() {
+    let words = ["Name a colour.", "Count to five.", "What is the sea?", "Say hello to a friend of yours."];
+    let answer = engine().encode("The sea is a very large body of salt water.").expect("ids");
+    let samples: Vec<Sample> =
+        (0..).zip(words).map(|(n, word)| sample(n, &chat(word), &answer, vec![-2.0; answer.len()])).collect();
+    let batch: Vec<&Sample> = samples.iter().collect();
+    let gradient = |weight| PolicyGradient::new(weight, vec![0.5; 4 * answer.len()], Reduction::GlobalTokenMean);
+    let penalised = PolicyGradient {
+        old: RatioSource::Recomputed,
+        kl: Some(KlPenalty { coefficient: 0.1, reference: Policy::Base }),
+        entropy: 0.01,
+        ..gradient(Weight::Ratio)
+    };
+    let run = || {
+        let mut trainer = trainer(None);
+        for _ in 0..2 {
+            trainer.forward_backward(&batch, &[penalised.clone().into()]).expect("pass");
+            trainer.backward(&batch, &vec![-0.01; 4 * answer.len()]).expect("pass");
+            trainer.optimizer_step(&ADAM).expect("step");
+            trainer.update_ema(0.5).expect("average");
+        }
+        trainer.checkpoint().expect("files")
+    };
+    let first = run();
+    println!("digest of the checkpoint {:016x}", fixture::digest(&first));
+    assert!(first == run());
 }

@@ -59,8 +59,14 @@ impl<'a> Batch<'a> {
             rows.push(Row { sample, column: response_tokens..end });
             response_tokens = end;
         }
-        // Equal lengths side by side need no padding; the rest of the key makes the order total.
-        rows.sort_by_key(|row| (row.sample.trajectory.tokens.len(), row.sample.sequence, row.sample.report.as_str()));
+        // Equal lengths side by side need no padding; the rest of the key makes the order total, also of samples
+        // that are one sample with other prompts or responses.
+        fn key<'k>(row: &'k Row<'_>) -> (usize, i64, &'k str, usize, &'k [u32]) {
+            let (sample, trajectory) = (row.sample, &row.sample.trajectory);
+            let length = trajectory.tokens.len();
+            (length, sample.sequence, sample.report.as_str(), trajectory.prompt_length, &trajectory.tokens)
+        }
+        rows.sort_by(|a, b| key(a).cmp(&key(b)));
         Ok(Self { rows, response_tokens })
     }
 

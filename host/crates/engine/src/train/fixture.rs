@@ -1,5 +1,6 @@
 //! Samples, a tiny model and trainers for tests.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use reef_core::{RecordId, ReleaseId, Sample, Trajectory};
@@ -31,6 +32,13 @@ pub(crate) fn sample(sequence: i64, tokens: &[u32], response: usize) -> Sample {
         prompt_key: String::new(),
         sequence,
     }
+}
+
+/// Equal in every process for equal files.
+pub(crate) fn digest(files: &[(String, Vec<u8>)]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    files.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// A seeded model of two small blocks with a vocabulary of 50.

@@ -1,8 +1,8 @@
-//! Policy-gradient losses as functions of log-probs, and how token losses become one number.
+//! Policy-gradient losses and penalties as functions of log-probs, and how token losses become one number.
 //! The trainer calls them on the response tokens of one micro-batch. Every factor f(r) is detached, and a
 //! token outside the mask has loss 0 and gradient 0 whatever its columns hold. Nothing here knows a model.
 //!
-//! Legend: `_n` one entry per response token of the micro-batch, observations included.
+//! Legend: `n` response tokens, observations included, `c` those of a chunk, `v` vocabulary.
 
 use tch::{Kind, Tensor};
 
@@ -102,6 +102,21 @@ fn clipped_surrogate(ratio_n: &Tensor, advantages_n: &Tensor, clip: (f32, f32)) 
     let plain_n = ratio_n.f_mul(advantages_n)?.f_neg()?;
     let clipped_n = ratio_n.f_clamp(f64::from(clip.0), f64::from(clip.1))?.f_mul(advantages_n)?.f_neg()?;
     Ok(TokenLosses { loss_n: plain_n.f_maximum(&clipped_n)?, dropped_n: clipped_n.f_gt_tensor(&plain_n)? })
+}
+
+/// k3 = exp(d) − d − 1 with d = log π_reference − log π_θ, f32 [n]: an estimate of KL(π_θ, π_reference) on tokens of
+/// π_θ that is never negative (Schulman, "Approximating KL divergence", 2020). 0 outside the mask; the gradient
+/// 1 − exp(d) flows through log π_θ.
+pub fn k3(logp_n: &Tensor, logp_reference_n: &Tensor, mask_n: &Tensor) -> Result<Tensor, EngineError> {
+    let action = |column_n: &Tensor| column_n.f_where_self(mask_n, &column_n.f_zeros_like()?);
+    let apart_n = action(logp_reference_n)?.f_sub(&action(logp_n)?)?;
+    // exp(d) − 1 in one go: the difference of the two would lose the digits of a small d.
+    Ok(apart_n.f_expm1()?.f_sub(&apart_n)?)
+}
+
+/// H = −Σ π·log π of each row in nats, f32 [c], from log-probs of the whole vocabulary, f32 [c, v].
+pub fn entropy(logp_cv: &Tensor) -> Result<Tensor, EngineError> {
+    Ok(logp_cv.f_exp()?.f_mul(logp_cv)?.f_sum_dim_intlist([-1i64].as_slice(), false, Kind::Float)?.f_neg()?)
 }
 
 /// Σ share·loss, a scalar. Summed over the micro-batches of a batch this is the loss of the whole batch,
@@ -302,6 +317,50 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn k3_keeps_the_golden_values_and_gradients() {
+        // d, exp(d) − d − 1 and 1 − exp(d).
+        for (d, value, slope) in [
+            (-0.5, 0.106_530_66, 0.393_469_34),
+            (0.5, 0.148_721_27, -0.648_721_3),
+            (2.0, 4.389_056, -6.389_056),
+            (0.0, 0.0, 0.0),
+            (1e-3, 5.001_667e-7, -1.000_500_2e-3),
+        ] {
+            let logp_n = Tensor::from_slice(&[-1.0f32, -1.0]).set_requires_grad(true);
+            let reference_n = Tensor::from_slice(&[d - 1.0f32, f32::NEG_INFINITY]);
+            let mask_n = Tensor::from_slice(&[1u8, 0]).to_kind(Kind::Bool);
+            let k3_n = k3(&logp_n, &reference_n, &mask_n).expect("k3");
+            k3_n.sum(Kind::Float).backward();
+            let read = |tensor: Tensor| Vec::<f32>::try_from(tensor).expect("f32");
+            let (got, gradient) = (read(k3_n.detach()), read(logp_n.grad()));
+            // d itself is rounded to 6e-8 by the subtraction from 1.
+            assert!((got[0] - value).abs() < 1e-6 * value.max(1e-3), "{d}: {} is not {value}", got[0]);
+            close(gradient[0], slope);
+            assert_eq!((got[1], gradient[1]), (0.0, 0.0), "outside the mask");
+        }
+    }
+
+    #[test]
+    fn entropy_of_known_logits_is_exact_and_so_is_its_gradient() {
+        // π = (½, ¼, ¼): H = 1.5·ln 2, ∂H/∂z = −π·(log π + H).
+        let logits_cv =
+            Tensor::from_slice(&[2.0f32.ln(), 0.0, 0.0, 7.0, 7.0, 7.0]).view([2, 3]).set_requires_grad(true);
+        let entropy_c = entropy(&logits_cv.log_softmax(1, Kind::Float)).expect("entropy");
+        entropy_c.sum(Kind::Float).backward();
+        let read = |tensor: Tensor| Vec::<f32>::try_from(tensor).expect("f32");
+        let gradient = read(logits_cv.grad().flatten(0, 1));
+        for (got, want) in read(entropy_c.detach()).into_iter().zip([1.039_720_8, 1.098_612_3]) {
+            close(got, want);
+        }
+        for (got, want) in gradient.into_iter().zip([-0.173_286_8, 0.086_643_4, 0.086_643_4, 0.0, 0.0, 0.0]) {
+            close(got, want);
+        }
+        // A certain distribution has none, and no NaN.
+        let certain_cv = Tensor::from_slice(&[0.0f32, -1e4]).view([1, 2]).log_softmax(1, Kind::Float);
+        assert_eq!(read(entropy(&certain_cv).expect("entropy")), [0.0]);
     }
 
     #[test]

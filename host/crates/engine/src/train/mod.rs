@@ -1,22 +1,29 @@
-//! The LoRA trainer: log-probs, one optimizer step, a critic, checkpoints.
+//! The LoRA trainer: log-probs, gradients, optimizer steps, a moving average, a critic, checkpoints.
 //! The job that runs a step opens a `Trainer` on the files of the head release and calls it from one thread at
 //! a time; serving shares the base weights and never sees the trainer's copy of the adapter. It reads no
-//! record and decides no loss: samples and objective come from the caller.
+//! record and decides no loss: samples and objectives come from the caller.
 
+mod accumulate;
 mod batch;
 mod control;
 mod critic;
 #[cfg(test)]
 pub(crate) mod fixture;
+mod gradient;
 mod loss;
+mod objective;
 mod optimizer;
+mod passes;
+mod policies;
 mod state;
 #[cfg(test)]
 mod tests;
 mod trainer;
 
 pub use control::{TRAIN_SHARE_DEFAULT, TrainControl};
-pub use loss::{LossColumns, Reduction, TokenLosses, Weight, reduced, token_losses, token_shares};
+pub use loss::{LossColumns, Reduction, TokenLosses, Weight, entropy, k3, reduced, token_losses, token_shares};
+pub use objective::{KlPenalty, Objective, PolicyGradient, RatioSource, Term};
 pub use optimizer::Optimizer;
-pub use state::{CRITIC_FILE, TRAINER_STATE_FILE};
-pub use trainer::{Objective, Policy, Trainer};
+pub use policies::Policy;
+pub use state::{CRITIC_FILE, EMA_FILE, TRAINER_STATE_FILE};
+pub use trainer::Trainer;

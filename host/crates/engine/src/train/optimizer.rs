@@ -6,6 +6,9 @@ use tch::{Tensor, no_grad};
 
 use crate::error::EngineError;
 
+/// Below it, the step of a parameter whose second moment is 0 in f32 could be 0/0 or far too long.
+const EPSILON_MIN: f64 = 1e-20;
+
 /// What one optimizer step is done with.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Optimizer {
@@ -15,7 +18,7 @@ pub struct Optimizer {
     pub beta1: f64,
     /// Decay of the second moment, in [0, 1).
     pub beta2: f64,
-    /// Added to the root of the second moment, > 0.
+    /// Added to the root of the second moment, at least 1e-20.
     pub epsilon: f64,
     /// In [0, 1]. Decoupled: parameters shrink by learning_rate·weight_decay a step.
     pub weight_decay: f64,
@@ -32,7 +35,7 @@ impl Optimizer {
             ("learning_rate", self.learning_rate, unit(self.learning_rate)),
             ("beta1", self.beta1, decay(self.beta1)),
             ("beta2", self.beta2, decay(self.beta2)),
-            ("epsilon", self.epsilon, self.epsilon.is_finite() && self.epsilon > 0.0),
+            ("epsilon", self.epsilon, self.epsilon.is_finite() && self.epsilon >= EPSILON_MIN),
             ("weight_decay", self.weight_decay, unit(self.weight_decay)),
             (
                 "gradient_norm_max",
@@ -206,6 +209,7 @@ mod tests {
         assert!(refusal.contains("beta2"), "{refusal}");
         assert!(Optimizer { learning_rate: f64::NAN, ..HOW }.check().is_err());
         assert!(Optimizer { learning_rate: 1.5, ..HOW }.check().is_err());
+        assert!(Optimizer { epsilon: 1e-50, ..HOW }.check().is_err(), "it is 0 in f32");
         assert!(HOW.check().is_ok());
     }
 }

@@ -1,5 +1,6 @@
 //! What a trainer keeps beside its adapter: `trainer_state.safetensors` with the moments and the step count of
-//! the adapter's optimizer, and `critic.safetensors` with the critic's head, its moments and its step count.
+//! the adapter's optimizer, `critic.safetensors` with the critic's head, its moments and its step count, and
+//! `ema.safetensors` with the moving average of the adapter.
 //! Equal state gives equal bytes, and a trainer read from them continues as if it had never stopped.
 
 use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize};
@@ -7,12 +8,15 @@ use tch::{Kind, Tensor, no_grad};
 
 use super::critic::Critic;
 use super::optimizer::AdamW;
+use crate::adapter::Lora;
 use crate::error::EngineError;
 
 /// Name of the file with the adapter's optimizer.
 pub const TRAINER_STATE_FILE: &str = "trainer_state.safetensors";
 /// Name of the critic's own file.
 pub const CRITIC_FILE: &str = "critic.safetensors";
+/// Name of the file with the moving average of the adapter.
+pub const EMA_FILE: &str = "ema.safetensors";
 /// Name of a step count.
 const STEPS: &str = "steps";
 
@@ -34,29 +38,45 @@ fn critic_entries(critic: &Critic) -> Vec<(String, Tensor)> {
     moments(&critic.adam).into_iter().chain(head).collect()
 }
 
+/// The tensors of an adapter with names, in their fixed order.
+fn ema_entries(ema: &Lora) -> Vec<(String, Tensor)> {
+    let named = |(index, tensor): (usize, &Tensor)| (format!("parameter.{index:05}"), tensor.shallow_clone());
+    ema.parameters().into_iter().enumerate().map(named).collect()
+}
+
 /// The bytes of `trainer_state.safetensors`.
 pub(super) fn write_optimizer(adam: &AdamW) -> Result<Vec<u8>, EngineError> {
-    write(TRAINER_STATE_FILE, moments(adam), adam.steps)
+    write(TRAINER_STATE_FILE, moments(adam), Some(adam.steps))
 }
 
 /// The bytes of `critic.safetensors`.
 pub(super) fn write_critic(critic: &Critic) -> Result<Vec<u8>, EngineError> {
-    write(CRITIC_FILE, critic_entries(critic), critic.adam.steps)
+    write(CRITIC_FILE, critic_entries(critic), Some(critic.adam.steps))
+}
+
+/// The bytes of `ema.safetensors`.
+pub(super) fn write_ema(ema: &Lora) -> Result<Vec<u8>, EngineError> {
+    write(EMA_FILE, ema_entries(ema), None)
 }
 
 /// Fills `adam`, whose shapes say what the file must hold.
 pub(super) fn read_optimizer(bytes: &[u8], adam: &mut AdamW) -> Result<(), EngineError> {
-    adam.steps = read(TRAINER_STATE_FILE, bytes, moments(adam))?;
+    adam.steps = steps(TRAINER_STATE_FILE, &read(TRAINER_STATE_FILE, bytes, moments(adam))?)?;
     Ok(())
 }
 
 /// Fills `critic`, whose shapes say what the file must hold.
 pub(super) fn read_critic(bytes: &[u8], critic: &mut Critic) -> Result<(), EngineError> {
-    critic.adam.steps = read(CRITIC_FILE, bytes, critic_entries(critic))?;
+    critic.adam.steps = steps(CRITIC_FILE, &read(CRITIC_FILE, bytes, critic_entries(critic))?)?;
     Ok(())
 }
 
-fn write(file: &str, entries: Vec<(String, Tensor)>, steps: i64) -> Result<Vec<u8>, EngineError> {
+/// Fills `ema`, whose shapes say what the file must hold.
+pub(super) fn read_ema(bytes: &[u8], ema: &Lora) -> Result<(), EngineError> {
+    read(EMA_FILE, bytes, ema_entries(ema)).map(drop)
+}
+
+fn write(file: &str, entries: Vec<(String, Tensor)>, steps: Option<i64>) -> Result<Vec<u8>, EngineError> {
     let mut stored: Vec<(String, Dtype, Vec<usize>, Vec<u8>)> = Vec::new();
     for (name, tensor) in entries {
         let tensor = tensor.f_detach()?.f_contiguous()?;
@@ -65,7 +85,7 @@ fn write(file: &str, entries: Vec<(String, Tensor)>, steps: i64) -> Result<Vec<u
         tensor.f_copy_data_u8(&mut bytes, tensor.numel())?;
         stored.push((name, Dtype::F32, shape, bytes));
     }
-    stored.push((STEPS.to_owned(), Dtype::I64, vec![1], steps.to_le_bytes().to_vec()));
+    stored.extend(steps.map(|steps| (STEPS.to_owned(), Dtype::I64, vec![1], steps.to_le_bytes().to_vec())));
     let mut views = Vec::with_capacity(stored.len());
     for (name, dtype, shape, bytes) in &stored {
         let view = TensorView::new(*dtype, shape.clone(), bytes).map_err(|e| bad(file, name, &e.to_string()))?;
@@ -74,8 +94,8 @@ fn write(file: &str, entries: Vec<(String, Tensor)>, steps: i64) -> Result<Vec<u
     serialize(views, None).map_err(|e| bad(file, "all tensors", &e.to_string()))
 }
 
-/// Fills the targets and gives the step count.
-fn read(file: &str, bytes: &[u8], targets: Vec<(String, Tensor)>) -> Result<i64, EngineError> {
+/// Fills the targets; what the file holds beside them is for the caller.
+fn read<'a>(file: &str, bytes: &'a [u8], targets: Vec<(String, Tensor)>) -> Result<SafeTensors<'a>, EngineError> {
     let stored = SafeTensors::deserialize(bytes).map_err(|e| bad(file, "header", &e.to_string()))?;
     for (name, mut target) in targets {
         let view = stored.tensor(&name).map_err(|e| bad(file, &name, &e.to_string()))?;
@@ -90,6 +110,10 @@ fn read(file: &str, bytes: &[u8], targets: Vec<(String, Tensor)>) -> Result<i64,
         }
         no_grad(|| target.f_copy_(&source))?;
     }
+    Ok(stored)
+}
+
+fn steps(file: &str, stored: &SafeTensors<'_>) -> Result<i64, EngineError> {
     let view = stored.tensor(STEPS).map_err(|e| bad(file, STEPS, &e.to_string()))?;
     let count = <[u8; 8]>::try_from(view.data()).map_err(|_| bad(file, STEPS, "it is not one 64-bit number"))?;
     match i64::from_le_bytes(count) {

@@ -75,7 +75,7 @@ async fn a_hundred_runs_are_equal_in_answer_and_fuel() {
 /// Nine tenants with short calls beside one that spins in every slot it gets → all of theirs end, 20 s.
 #[tokio::test]
 async fn a_tenant_that_spins_does_not_starve_the_others() {
-    let sandbox = sandbox(SandboxConfig { fuel_select: u64::MAX / 2, wall_select_ms: 1_500, ..small() });
+    let sandbox = sandbox(SandboxConfig { fuel_select: u64::MAX / 2, wall_select_ms: 300, ..small() });
     let spinner = load(&sandbox, Guest::doing("(loop $spin (br $spin)) unreachable")).await.expect("loads");
     let good = load(&sandbox, Guest::good()).await.expect("loads");
     let spinning: Vec<_> = (0..6)

@@ -6,6 +6,10 @@ mod accounting;
 #[cfg(test)]
 mod capabilities;
 #[cfg(test)]
+mod compile;
+#[cfg(test)]
+mod fairness;
+#[cfg(test)]
 mod faults;
 #[cfg(test)]
 mod guest;

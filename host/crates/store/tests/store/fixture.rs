@@ -109,6 +109,7 @@ pub fn step(number: u32, parent: &Release, batch: &[&str]) -> Step {
         metrics: BTreeMap::from([("loss".to_owned(), f64::NAN), ("score".to_owned(), 0.1 + 0.2)]),
         calls: Vec::new(),
         traceparent: None,
+        candidate: None,
         outcome: StepOutcome::Running,
     }
 }
@@ -193,7 +194,7 @@ impl Fixture {
     }
 
     pub async fn begin(&self, step: &Step) -> Result<(), StoreError> {
-        self.store.begin_step(&tenant(), &name(), step).await
+        self.store.begin_step(&tenant(), &name(), step, None).await
     }
 
     pub async fn finish(&self, step: &Step, commit: Commit) -> Result<(), StoreError> {

@@ -11,9 +11,13 @@ mod durability;
 #[cfg(test)]
 mod fixture;
 #[cfg(test)]
+mod inputs;
+#[cfg(test)]
 mod persistence;
 #[cfg(test)]
 mod pool;
+#[cfg(test)]
+mod recipe_uses;
 #[cfg(test)]
 mod records;
 #[cfg(test)]

@@ -101,7 +101,7 @@ async fn tenants_never_see_each_others_rows() {
         assert!(store.recipe_state(&rival, &name(), "sao").await.expect("state").is_empty());
         let stolen = vec![(id("g-2"), "mine now".to_owned())];
         assert_eq!(store.retire(&rival, &name(), &stolen, NOW_MS).await, Err(StoreError::UnknownReference(id("g-2"))));
-        assert!(store.begin_step(&rival, &name(), &step(1, &fixture.base, &["g-2"])).await.is_err());
+        assert!(store.begin_step(&rival, &name(), &step(1, &fixture.base, &["g-2"]), None).await.is_err());
         assert!(store.reject_held(&rival, &name(), &release_id(0)).await.is_err());
     }
     store.set_held_out(&rival, &name(), &[]).await.expect("their own");

@@ -1,12 +1,16 @@
 //! The commands of `reef`, with examples; each one is a few lines over the crate that does the work.
 //! Exit codes: 0 done, 1 failed, 2 configuration or usage, 3 model, 4 address, 5 storage, 6 recipe.
 
+pub mod recipe;
+pub mod release;
+pub mod replay;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::bench;
 use crate::client::Client;
@@ -45,13 +49,23 @@ enum Command {
     /// Releases of a scenario.
     Release {
         #[command(subcommand)]
-        command: ReleaseCommand,
+        command: release::ReleaseCommand,
+    },
+    /// Steps of a scenario.
+    Step {
+        #[command(subcommand)]
+        command: release::StepCommand,
     },
     /// Recipe components.
     Recipe {
         #[command(subcommand)]
-        command: RecipeCommand,
+        command: recipe::RecipeCommand,
     },
+    /// Do a stored step again and compare it with what is stored; a server may run meanwhile.
+    #[command(
+        after_help = "Exit code 0: the step is the same; 1: it differs.\nExample:\n  reef replay --scenario my-agent 7"
+    )]
+    Replay(replay::ReplayArgs),
 }
 
 #[derive(Debug, Args)]
@@ -127,56 +141,6 @@ struct Remote {
     url: String,
 }
 
-#[derive(Debug, Subcommand)]
-enum ReleaseCommand {
-    /// Newest first.
-    #[command(after_help = "Example:\n  reef release list my-agent")]
-    List {
-        /// Scenario.
-        scenario: String,
-        #[command(flatten)]
-        remote: Remote,
-    },
-    /// Serve the content of an earlier release again, as a new release.
-    #[command(after_help = "Example:\n  reef release rollback my-agent 3f1c…")]
-    Rollback {
-        /// Scenario.
-        scenario: String,
-        /// Release to return to.
-        release: String,
-        #[command(flatten)]
-        remote: Remote,
-    },
-    /// Serve a held candidate.
-    Promote {
-        /// Scenario.
-        scenario: String,
-        /// Held release.
-        release: String,
-        #[command(flatten)]
-        remote: Remote,
-    },
-    /// Refuse a held candidate.
-    Reject {
-        /// Scenario.
-        scenario: String,
-        /// Held release.
-        release: String,
-        #[command(flatten)]
-        remote: Remote,
-    },
-}
-
-#[derive(Debug, Subcommand)]
-enum RecipeCommand {
-    /// Load a component in the sandbox and show what it says of itself.
-    #[command(after_help = "Example:\n  reef recipe inspect target/wasm32-wasip2/recipe/reef_recipe_sao.wasm")]
-    Inspect {
-        /// Component.
-        path: PathBuf,
-    },
-}
-
 const DEFAULT_RECIPE: &str = "target/wasm32-wasip2/recipe/reef_recipe_sao.wasm";
 
 /// Runs a command to its exit code; errors go to standard error as one sentence.
@@ -194,8 +158,10 @@ pub fn run(cli: Cli) -> ExitCode {
             Command::Demo(args) => run_demo(args).await,
             Command::Bench(args) => run_bench(args).await,
             Command::Status(remote) => show(&Client::new(&remote.url)?.get("/reef/status").await?),
-            Command::Release { command } => release(command).await,
-            Command::Recipe { command: RecipeCommand::Inspect { path } } => inspect(path).await,
+            Command::Release { command } => release::run(command).await,
+            Command::Step { command } => release::run_step(command).await,
+            Command::Recipe { command } => recipe::run(command).await,
+            Command::Replay(args) => replay::run(args).await,
         }
     });
     // Blocking threads (a training step that was cut off) must not keep the process alive.
@@ -292,28 +258,6 @@ async fn run_bench(args: BenchArgs) -> Result<(), StartError> {
         return Ok(());
     }
     show(&results)
-}
-
-async fn release(command: ReleaseCommand) -> Result<(), StartError> {
-    let (remote, scenario, action, release) = match command {
-        ReleaseCommand::List { scenario, remote } => {
-            let listed = Client::new(&remote.url)?.get(&format!("/reef/scenarios/{scenario}/releases")).await?;
-            return show(&listed);
-        }
-        ReleaseCommand::Rollback { scenario, release, remote } => (remote, scenario, "rollback", release),
-        ReleaseCommand::Promote { scenario, release, remote } => (remote, scenario, "promote", release),
-        ReleaseCommand::Reject { scenario, release, remote } => (remote, scenario, "reject", release),
-    };
-    let body = json!({ "release_id": release });
-    show(&Client::new(&remote.url)?.post(&format!("/reef/scenarios/{scenario}/{action}"), &body).await?)
-}
-
-async fn inspect(path: PathBuf) -> Result<(), StartError> {
-    let config = Config::default();
-    let sandbox =
-        reef_sandbox::Sandbox::new(config.sandbox.clone()).map_err(|error| StartError::Recipe(error.to_string()))?;
-    let recipe = host::load_recipe(&sandbox, &path, &config).await?;
-    show(&json!({ "label": recipe.label(), "digest": recipe.digest(), "manifest": recipe.manifest() }))
 }
 
 fn show(value: &Value) -> Result<(), StartError> {

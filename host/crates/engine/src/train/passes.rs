@@ -1,0 +1,132 @@
+//! Forward and backward passes of the samples of one call over the frozen model, micro-batch by micro-batch.
+//! The trainer and the accumulation of gradients run everything that costs time through it; between two
+//! micro-batches it looks for cancellation and makes room for serving. Only response tokens get logits, a
+//! bounded number at a time. It knows no loss.
+//!
+//! Legend: `b` rows, `t` padded positions, `n` response tokens of a micro-batch, `c` of a chunk, `d` hidden
+//! size, `v` vocabulary.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use reef_core::Sample;
+use tch::{Kind, Tensor, no_grad};
+
+use super::batch::{Batch, Bounds, Columns};
+use super::control::TrainControl;
+use crate::adapter::Lora;
+use crate::engine::ServingLoad;
+use crate::error::EngineError;
+use crate::model::Model;
+
+/// Response tokens whose logits exist at one time: 64 rows of a vocabulary of 49,152 are 12 MiB a copy.
+const LOGIT_ROWS_MAX: usize = 64;
+
+/// The frozen model, how many cores its passes take, and who may interrupt them.
+pub(super) struct Passes {
+    pub model: Arc<Model>,
+    pub serving: Arc<ServingLoad>,
+    pub threads: i32,
+    pub control: TrainControl,
+}
+
+/// Response tokens that have logits together.
+pub(super) struct Chunk {
+    start: i64,
+    length: i64,
+    /// Log-probs of the whole vocabulary at the sampling temperatures, f32 [c, v].
+    pub logp_cv: Tensor,
+    /// Log-probs of the response tokens themselves, f32 [c].
+    pub logp_c: Tensor,
+}
+
+impl Passes {
+    /// A look at cancellation and a word to this thread's kernels, before anything that calls them: the number
+    /// of threads belongs to the thread that calls, and sums depend on it.
+    pub fn begin(&self) -> Result<(), EngineError> {
+        self.control.check()?;
+        tch::set_num_threads(self.threads);
+        Ok(())
+    }
+
+    /// Begins, and checks the samples.
+    pub fn batch<'a>(&self, items: &[&'a Sample]) -> Result<Batch<'a>, EngineError> {
+        self.begin()?;
+        let config = self.model.config();
+        Batch::new(items, Bounds { vocabulary: config.vocabulary, context: config.context_length })
+    }
+
+    /// Runs `work` on the columns of each micro-batch in row order, and makes room for serving in between.
+    pub fn each_micro_batch(
+        &self,
+        batch: &Batch<'_>,
+        mut work: impl FnMut(&Columns) -> Result<(), EngineError>,
+    ) -> Result<(), EngineError> {
+        for rows in batch.micro_batches() {
+            self.control.check()?;
+            let begin = Instant::now();
+            work(&Columns::new(rows)?)?;
+            self.control.make_room(begin.elapsed(), || self.serving.active())?;
+        }
+        Ok(())
+    }
+
+    /// Final hidden states that predict the response tokens, f32 [n, d].
+    pub fn hidden(&self, adapter: Option<&Lora>, columns: &Columns) -> Result<Tensor, EngineError> {
+        let hidden_btd = self.model.hidden_train(&columns.tokens_bt, adapter)?;
+        Ok(hidden_btd.f_flatten(0, 1)?.f_index_select(0, &columns.positions_n)?)
+    }
+
+    /// Log-probs f32 [n] of the response tokens without a graph.
+    pub fn log_probs(&self, adapter: Option<&Lora>, columns: &Columns) -> Result<Vec<f32>, EngineError> {
+        no_grad(|| {
+            let hidden_nd = self.hidden(adapter, columns)?;
+            let mut logp = Vec::with_capacity(columns.len());
+            for range in chunks(columns.len()) {
+                logp.extend(Vec::<f32>::try_from(&self.chunk(&hidden_nd, columns, range)?.logp_c)?);
+            }
+            Ok(logp)
+        })
+    }
+
+    /// Adds the gradient of one micro-batch to the tensors of `adapter`. `loss` makes a scalar of each chunk, in
+    /// order, from its log-probs; a token's loss may need no other token.
+    pub fn backward(
+        &self,
+        adapter: &Lora,
+        columns: &Columns,
+        mut loss: impl FnMut(&Chunk) -> Result<Tensor, EngineError>,
+    ) -> Result<(), EngineError> {
+        let hidden_nd = self.hidden(Some(adapter), columns)?;
+        // The head runs backward chunk by chunk into a leaf, so that the logits of one chunk exist at a time.
+        // The gradient of the leaf then goes through the layers once.
+        let leaf_nd = hidden_nd.f_detach()?.f_set_requires_grad(true)?;
+        for range in chunks(columns.len()) {
+            loss(&self.chunk(&leaf_nd, columns, range)?)?.f_backward()?;
+        }
+        hidden_nd.f_mul(&leaf_nd.f_grad()?)?.f_sum(Kind::Float)?.f_backward()?;
+        Ok(())
+    }
+
+    fn chunk(&self, hidden_nd: &Tensor, columns: &Columns, range: (i64, i64)) -> Result<Chunk, EngineError> {
+        let (start, length) = range;
+        let cut = |column_n: &Tensor| column_n.f_narrow(0, start, length);
+        let logits_cv = self.model.logits(&cut(hidden_nd)?)?.f_div(&cut(&columns.temperature_n)?.f_unsqueeze(1)?)?;
+        let logp_cv = logits_cv.f_log_softmax(1, Kind::Float)?;
+        let targets_c1 = cut(&columns.targets_n)?.f_unsqueeze(1)?;
+        let logp_c = logp_cv.f_gather(1, &targets_c1, false)?.f_squeeze_dim(1)?;
+        Ok(Chunk { start, length, logp_cv, logp_c })
+    }
+}
+
+impl Chunk {
+    /// The part [c] of a column [n] of the micro-batch that belongs to this chunk.
+    pub fn cut(&self, column_n: &Tensor) -> Result<Tensor, EngineError> {
+        Ok(column_n.f_narrow(0, self.start, self.length)?)
+    }
+}
+
+/// Start and length of the pieces of `0..length` that get logits together.
+fn chunks(length: usize) -> impl Iterator<Item = (i64, i64)> {
+    (0..length).step_by(LOGIT_ROWS_MAX).map(move |start| (start as i64, LOGIT_ROWS_MAX.min(length - start) as i64))
+}

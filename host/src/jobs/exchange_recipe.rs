@@ -1,0 +1,362 @@
+//! Exchanges the recipe of a running scenario: load → smoke → shadow on recorded selections → migrate → swap.
+//! The HTTP side asks for an upload or a rollback, the learner for a fallback when a new recipe is quarantined.
+//! Calls that run keep the recipe that they began with; code and state change in one transaction between two steps,
+//! and whatever is refused before it leaves the scenario as it was.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use reef_sandbox::{Blame, Call, Choice, Fault, PoolSample, Recipe, Selection};
+use reef_store::{RecipeState, RecipeUse, RecordedStep, Store, StoreError, UseReason};
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use super::run_step::{WRITER_STATE, context, guest_state};
+use crate::clock::now_ms;
+use crate::recipes::{RecipeError, Recipes};
+use crate::scenarios::{InUse, Scenario};
+
+/// Recorded selections that a new recipe is tried on.
+const SHADOW_STEPS_MAX: u32 = 8;
+/// How long an exchange waits for the step that runs.
+const STEP_WAIT: Duration = Duration::from_secs(120);
+
+/// What an exchange needs of the host.
+#[derive(Debug, Clone)]
+pub struct Exchange {
+    /// Loads components.
+    pub recipes: Recipes,
+    /// The truth.
+    pub store: Store,
+    /// The operator's values for recipes' keys.
+    pub recipe_config: Map<String, Value>,
+}
+
+/// One recorded selection under both recipes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Shadowed {
+    /// The step that the selection formed.
+    pub step: u32,
+    /// What the new recipe says to the same pool.
+    pub decision: String,
+    /// The same samples in the same order as the recipe that formed the step?
+    pub same: bool,
+}
+
+/// A recipe that came into use.
+#[derive(Debug, Clone, Serialize)]
+pub struct Exchanged {
+    /// What is in use now.
+    #[serde(flatten)]
+    pub now: RecipeUse,
+    /// Label of the recipe before.
+    pub before: Option<String>,
+    /// Was the state rewritten by the new recipe's `migrate`?
+    pub migrated: bool,
+    /// The new recipe on recorded selections, newest first.
+    pub shadow: Vec<Shadowed>,
+}
+
+/// Why nothing was exchanged.
+#[derive(Debug, thiserror::Error)]
+pub enum ExchangeError {
+    /// The component is refused, or not to be had.
+    #[error(transparent)]
+    Recipe(#[from] RecipeError),
+    /// The scenario's configuration does not fit it.
+    #[error("the configuration of the scenario does not fit the recipe: {0}; change recipe_config first")]
+    Config(String),
+    /// It failed where it was tried.
+    #[error("the recipe failed {place}: {fault}; the recipe in use stays")]
+    Failed {
+        /// Where.
+        place: String,
+        /// How.
+        fault: Fault,
+    },
+    /// There is nothing to go back to.
+    #[error("this scenario has used no other recipe; upload one with PUT …/recipe")]
+    NothingBefore,
+    /// A step did not end in time.
+    #[error("a step still runs after {} s; try again when it has ended, see GET …/steps", STEP_WAIT.as_secs())]
+    Busy,
+    /// The store refused.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl Exchange {
+    /// Puts a new component into use.
+    pub async fn upload(&self, scenario: &Scenario, bytes: Vec<u8>) -> Result<Exchanged, ExchangeError> {
+        let recipe = self.recipes.add(bytes).await?;
+        let config = self.config(scenario);
+        recipe.manifest().check_config(&config).map_err(ExchangeError::Config)?;
+        self.smoke(scenario, &recipe).await?;
+        let shadow = self.shadow(scenario, &recipe).await?;
+        let _between_steps = self.between_steps(scenario).await?;
+        let before = scenario.recipe();
+        let (state, migrated) = self.carried_over(scenario, before.as_ref(), &recipe).await?;
+        let now = self.swap(scenario, &recipe, (UseReason::Upload, String::new()), state).await?;
+        Ok(Exchanged { now, before: before.map(|before| before.recipe.label()), migrated, shadow })
+    }
+
+    /// Goes back to the recipe before, with its state as it was when it was replaced.
+    pub async fn rollback(&self, scenario: &Scenario) -> Result<Exchanged, ExchangeError> {
+        let _between_steps = self.between_steps(scenario).await?;
+        self.back(scenario, UseReason::Rollback, String::new()).await
+    }
+
+    /// The same for the learner, which is between two steps already.
+    pub async fn fall_back(&self, scenario: &Scenario, fault: &Fault) -> Result<Exchanged, ExchangeError> {
+        self.back(scenario, UseReason::Fallback, format!("its successor was quarantined: {fault}")).await
+    }
+
+    /// Carries state over that an older version left behind, when the server was started with a newer component.
+    /// Called by the learner before its first step. A recipe that fails here is not used until it is exchanged.
+    pub async fn adopt(&self, scenario: &Scenario) -> Result<(), ExchangeError> {
+        let Some(now) = scenario.recipe() else { return Ok(()) };
+        let (tenant, name) = &scenario.key;
+        let state = self.store.recipe_state(tenant, name, &now.recipe.manifest().name).await?;
+        let wrote = state.get(WRITER_STATE).and_then(|label| std::str::from_utf8(label).ok());
+        let Some(version) = wrote.filter(|label| **label != now.recipe.label()).and_then(version) else {
+            return Ok(());
+        };
+        let (state, _) = self.migrated(scenario, &now.recipe, version).await?;
+        let note = format!("the server was started with it; version {version} wrote the state before");
+        self.swap(scenario, &now.recipe, (UseReason::Start, note), state).await?;
+        Ok(())
+    }
+
+    /// Waits until no step of the scenario runs, and keeps new ones from beginning.
+    async fn between_steps<'a>(
+        &self,
+        scenario: &'a Scenario,
+    ) -> Result<tokio::sync::MutexGuard<'a, ()>, ExchangeError> {
+        tokio::time::timeout(STEP_WAIT, scenario.learning.lock()).await.map_err(|_| ExchangeError::Busy)
+    }
+
+    fn config(&self, scenario: &Scenario) -> Map<String, Value> {
+        let mut config = self.recipe_config.clone();
+        config.extend(scenario.settings().recipe_config);
+        config
+    }
+
+    /// A selection from an empty pool: the cheapest call that runs the recipe's own code.
+    async fn smoke(&self, scenario: &Scenario, recipe: &Recipe) -> Result<(), ExchangeError> {
+        let (number, parent) = (1, scenario.served().release.release_id.to_string());
+        let call =
+            Call { config: self.config(scenario), ..Call::new(context(scenario, (number, 0, now_ms()), parent)) };
+        match recipe.select_samples(call).await.result {
+            Err(fault) if fault.blame() != Blame::Host => {
+                Err(ExchangeError::Failed { place: "on an empty pool".to_owned(), fault })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The recipe on the pools of the last steps. Its decisions may differ; it may not fail.
+    async fn shadow(&self, scenario: &Scenario, recipe: &Recipe) -> Result<Vec<Shadowed>, ExchangeError> {
+        let (tenant, name) = &scenario.key;
+        let mut rows = Vec::new();
+        for step in self.store.steps(tenant, name, SHADOW_STEPS_MAX).await? {
+            let Some(recorded) = self.store.step_record(tenant, name, step.step).await? else { continue };
+            let samples = Arc::new(self.pool(scenario, &recorded).await?);
+            let context = context(scenario, (step.step, step.seed, step.now_ms), step.parent.to_string());
+            let call = Call {
+                batch: (0..u32::try_from(samples.len()).unwrap_or(0)).collect(),
+                samples: Arc::clone(&samples),
+                config: self.config(scenario),
+                ..Call::new(context)
+            };
+            let selection = match recipe.select_samples(call).await.result {
+                Ok(selection) => selection,
+                Err(fault) if fault.blame() == Blame::Host => continue,
+                Err(fault) => {
+                    return Err(ExchangeError::Failed { place: format!("on the pool of step {}", step.step), fault });
+                }
+            };
+            let batch: Vec<_> = chosen(&selection)
+                .iter()
+                .filter_map(|handle| samples.get(*handle as usize))
+                .map(|pooled| pooled.sample.report.clone())
+                .collect();
+            rows.push(Shadowed { step: step.step, decision: told(&selection), same: batch == step.batch });
+        }
+        Ok(rows)
+    }
+
+    /// The samples of a recorded pool that still exist.
+    async fn pool(&self, scenario: &Scenario, recorded: &RecordedStep) -> Result<Vec<PoolSample>, ExchangeError> {
+        let (tenant, name) = &scenario.key;
+        let lags: BTreeMap<_, _> = recorded.inputs.pool.iter().map(|entry| (&entry.report, entry.lag)).collect();
+        let reports: Vec<_> = recorded.inputs.pool.iter().map(|entry| entry.report.clone()).collect();
+        let samples = self.store.samples(tenant, name, &reports).await?;
+        let with_lag = |sample: reef_core::Sample| {
+            lags.get(&sample.report).copied().map(|lag| PoolSample { sample: sample.clone(), lag })
+        };
+        Ok(samples.into_iter().filter_map(with_lag).collect())
+    }
+
+    /// The state that the new recipe starts with; none = as it is.
+    async fn carried_over(
+        &self,
+        scenario: &Scenario,
+        before: Option<&InUse>,
+        next: &Recipe,
+    ) -> Result<(Option<RecipeState>, bool), ExchangeError> {
+        let Some(before) = before else { return Ok((None, false)) };
+        let same_name = before.recipe.manifest().name == next.manifest().name;
+        if !same_name || before.recipe.digest() == next.digest() {
+            return Ok((None, false));
+        }
+        self.migrated(scenario, next, &before.recipe.manifest().version).await
+    }
+
+    /// The state of the recipe's name after its own `migrate`; none when it has no such export.
+    async fn migrated(
+        &self,
+        scenario: &Scenario,
+        next: &Recipe,
+        version: &str,
+    ) -> Result<(Option<RecipeState>, bool), ExchangeError> {
+        if !next.exports().migration {
+            return Ok((None, false));
+        }
+        let (tenant, name) = &scenario.key;
+        let state = guest_state(self.store.recipe_state(tenant, name, &next.manifest().name).await?);
+        let parent = scenario.served().release.release_id.to_string();
+        let call = Call { state, ..Call::new(context(scenario, (1, 0, now_ms()), parent)) };
+        match next.migrate(call, version).await.result {
+            Ok(state) => Ok((Some(state), true)),
+            Err(fault) => Err(ExchangeError::Failed { place: format!("to migrate the state of {version}"), fault }),
+        }
+    }
+
+    async fn back(&self, scenario: &Scenario, reason: UseReason, note: String) -> Result<Exchanged, ExchangeError> {
+        let (tenant, name) = &scenario.key;
+        let uses = self.store.recipe_uses(tenant, name, u32::MAX).await?;
+        let (position, digest) =
+            before(&uses, self.recipes.default_recipe().map(Recipe::digest)).ok_or(ExchangeError::NothingBefore)?;
+        let recipe = self.recipes.by_digest(&digest).await?;
+        let state = self.store.replaced_state(tenant, name, position).await?;
+        let state = state.filter(|(owner, _)| *owner == recipe.manifest().name).map(|(_, state)| state);
+        let leaving = scenario.recipe().map(|leaving| leaving.recipe.label());
+        let now = self.swap(scenario, &recipe, (reason, note), state).await?;
+        Ok(Exchanged { now, before: leaving, migrated: false, shadow: Vec::new() })
+    }
+
+    async fn swap(
+        &self,
+        scenario: &Scenario,
+        recipe: &Recipe,
+        (reason, note): (UseReason, String),
+        state: Option<RecipeState>,
+    ) -> Result<RecipeUse, ExchangeError> {
+        let (tenant, name) = &scenario.key;
+        let manifest = recipe.manifest();
+        let mut next = RecipeUse {
+            position: 0,
+            digest: recipe.digest().to_owned(),
+            name: manifest.name.clone(),
+            version: manifest.version.clone(),
+            reason,
+            note,
+            at_ms: now_ms(),
+        };
+        let replaced =
+            scenario.recipe().map_or_else(|| manifest.name.clone(), |now| now.recipe.manifest().name.clone());
+        next.position = self.store.exchange_recipe(tenant, name, next.clone(), (&replaced, state)).await?;
+        scenario.use_recipe(InUse { recipe: recipe.clone(), position: next.position });
+        metrics::counter!("reef_recipe_exchanges_total").increment(1);
+        tracing::info!(scenario = %name, recipe = %recipe.label(), ?reason, "recipe.exchanged");
+        scenario.changed.notify_one();
+        scenario.wake.notify_one();
+        Ok(next)
+    }
+}
+
+/// The use to go back to: the position of the use that replaced it, and its digest. Going back twice goes back
+/// two uses, because a use that was itself a way back stands for the one that it returned to.
+fn before(uses: &[RecipeUse], default: Option<&str>) -> Option<(u32, String)> {
+    let mut oldest_first: Vec<&RecipeUse> = uses.iter().collect();
+    oldest_first.sort_by_key(|row| row.position);
+    // What is in use, on top of what it replaced: (digest, position of the use that replaced it).
+    let mut stack: Vec<(String, Option<u32>)> = default.map(|digest| (digest.to_owned(), None)).into_iter().collect();
+    for row in oldest_first {
+        match row.reason {
+            UseReason::Start | UseReason::Upload => {
+                if let Some((_, replaced_by)) = stack.last_mut() {
+                    *replaced_by = Some(row.position);
+                }
+                stack.push((row.digest.clone(), None));
+            }
+            UseReason::Rollback | UseReason::Fallback => drop(stack.pop()),
+        }
+    }
+    stack.pop()?;
+    let (digest, replaced_by) = stack.pop()?;
+    Some((replaced_by?, digest))
+}
+
+/// The version in `name@version#sha256:…`.
+fn version(label: &str) -> Option<&str> {
+    label.split_once('@')?.1.split_once('#').map(|(version, _)| version)
+}
+
+fn chosen(selection: &Selection) -> Vec<u32> {
+    match &selection.choice {
+        Choice::Wait(_) => Vec::new(),
+        Choice::Train(handles) => handles.clone(),
+        Choice::TrainGroups(groups) => groups.iter().flat_map(|group| group.slots.iter().copied()).collect(),
+    }
+}
+
+fn told(selection: &Selection) -> String {
+    match &selection.choice {
+        Choice::Wait(reason) => format!("wait: {reason}"),
+        Choice::Train(_) | Choice::TrainGroups(_) => format!("train on {} samples", chosen(selection).len()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(position: u32, digest: &str, reason: UseReason) -> RecipeUse {
+        RecipeUse {
+            position,
+            digest: digest.to_owned(),
+            name: "r".to_owned(),
+            version: "1.0.0".to_owned(),
+            reason,
+            note: String::new(),
+            at_ms: 0,
+        }
+    }
+
+    #[test]
+    fn going_back_twice_goes_back_two_uses_and_never_forward() {
+        use UseReason::{Fallback, Rollback, Upload};
+        let mut uses = vec![row(1, "b", Upload), row(2, "c", Upload)];
+        assert_eq!(before(&uses, Some("a")), Some((2, "b".to_owned())));
+        uses.push(row(3, "b", Rollback));
+        assert_eq!(before(&uses, Some("a")), Some((1, "a".to_owned())));
+        uses.push(row(4, "a", Fallback));
+        assert_eq!(before(&uses, Some("a")), None);
+        uses.push(row(5, "d", Upload));
+        assert_eq!(before(&uses, Some("a")), Some((5, "a".to_owned())));
+    }
+
+    #[test]
+    fn the_version_stands_between_at_and_hash() {
+        assert_eq!(version("sao@0.1.0-rc.1#sha256:00"), Some("0.1.0-rc.1"));
+        assert_eq!(version("sao"), None);
+    }
+
+    #[test]
+    fn without_a_recipe_of_the_server_the_first_upload_has_nothing_before_it() {
+        assert_eq!(before(&[row(1, "b", UseReason::Upload)], None), None);
+        assert_eq!(before(&[], Some("a")), None);
+    }
+}

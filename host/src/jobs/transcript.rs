@@ -1,0 +1,308 @@
+//! What a step hears from its models: recorded while it runs, played back when it is replayed.
+//! The step puts `Recording` in front of its models, the replay puts `Playback` in their place. A playback answers
+//! only what was asked in the step, in the same order; the first question that differs is kept and ends the hearing.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use reef_core::{ContentId, Message, sha256_hex};
+use reef_release::ReleaseFile;
+use reef_sandbox::{ChatSampling, Models, ModelsError};
+use reef_store::ModelCall;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::trainer_thread::Files;
+
+/// Bytes of all answers of one step that are kept; a step that hears more is told to be incomplete.
+const HEARD_BYTES_MAX: usize = 16 << 20;
+
+/// The content id that a release with these files would have.
+pub fn content_of(files: &Files) -> Option<ContentId> {
+    let file = |(path, bytes): &(String, Vec<u8>)| ReleaseFile { path: path.clone(), bytes: bytes.clone() };
+    let files: Vec<ReleaseFile> = files.iter().map(file).collect();
+    reef_release::content_id(&files).ok()
+}
+
+/// Collects the model calls of one step. Clones collect into the same list.
+#[derive(Debug, Clone, Default)]
+pub struct Recorder(Arc<Mutex<Heard>>);
+
+#[derive(Debug, Default)]
+struct Heard {
+    calls: Vec<ModelCall>,
+    bytes: usize,
+    cut: bool,
+}
+
+impl Recorder {
+    /// The calls so far, and whether they are all that there were.
+    pub fn heard(&self) -> (Vec<ModelCall>, bool) {
+        let heard = locked(&self.0);
+        (heard.calls.clone(), !heard.cut)
+    }
+
+    fn note(&self, call: ModelCall) {
+        let mut heard = locked(&self.0);
+        let bytes = match &call.answer {
+            Ok(value) | Err(value) => value.to_string().len(),
+        };
+        heard.bytes = heard.bytes.saturating_add(bytes);
+        // Nothing after a gap can be played back.
+        heard.cut |= heard.bytes > HEARD_BYTES_MAX;
+        if !heard.cut {
+            heard.calls.push(call);
+        }
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Function and binding of a call, and the digest of its other arguments.
+fn question(function: &str, binding: &str, arguments: &Value) -> ModelCall {
+    ModelCall {
+        function: function.to_owned(),
+        binding: binding.to_owned(),
+        request: sha256_hex(arguments.to_string().as_bytes()),
+        answer: Ok(Value::Null),
+    }
+}
+
+fn chat_arguments(messages: &[Message], sampling: ChatSampling) -> Value {
+    let ChatSampling { temperature, top_p, tokens_max } = sampling;
+    json!([messages, temperature, top_p, tokens_max])
+}
+
+/// Models that write down what they are asked and what they answer.
+pub struct Recording {
+    inner: Box<dyn Models>,
+    recorder: Recorder,
+}
+
+impl Recording {
+    /// Writes into `recorder`.
+    pub fn new(inner: Box<dyn Models>, recorder: Recorder) -> Self {
+        Self { inner, recorder }
+    }
+
+    fn asked<T: Serialize>(
+        &mut self,
+        mut call: ModelCall,
+        ask: impl FnOnce(&mut dyn Models) -> Result<T, ModelsError>,
+    ) -> Result<T, ModelsError> {
+        let answer = ask(self.inner.as_mut());
+        call.answer = match &answer {
+            Ok(value) => Ok(json!(value)),
+            Err(error) => Err(refusal_to_json(error)),
+        };
+        self.recorder.note(call);
+        answer
+    }
+}
+
+impl std::fmt::Debug for Recording {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Recording").field("recorder", &self.recorder).finish_non_exhaustive()
+    }
+}
+
+impl Models for Recording {
+    fn chat(&mut self, binding: &str, messages: &[Message], sampling: ChatSampling) -> Result<String, ModelsError> {
+        let call = question("chat", binding, &chat_arguments(messages, sampling));
+        self.asked(call, |models| models.chat(binding, messages, sampling))
+    }
+
+    fn held_out_count(&mut self) -> Result<u32, ModelsError> {
+        self.asked(question("held-out-count", "", &Value::Null), |models| models.held_out_count())
+    }
+
+    fn held_out_scores(&mut self, binding: &str, first: u32, count: u32) -> Result<Vec<f64>, ModelsError> {
+        let call = question("held-out-scores", binding, &json!([first, count]));
+        self.asked(call, |models| models.held_out_scores(binding, first, count))
+    }
+}
+
+/// A transcript in the place of the models. Clones share the position.
+#[derive(Debug, Clone)]
+pub struct Playback(Arc<Mutex<Tape>>);
+
+#[derive(Debug)]
+struct Tape {
+    calls: VecDeque<ModelCall>,
+    number: usize,
+    diverged: Option<String>,
+    scores: HashMap<String, BTreeMap<u32, f64>>,
+}
+
+impl Playback {
+    /// Plays these calls in order.
+    pub fn new(calls: Vec<ModelCall>) -> Self {
+        let tape = Tape { calls: calls.into(), number: 0, diverged: None, scores: HashMap::new() };
+        Self(Arc::new(Mutex::new(tape)))
+    }
+
+    /// The first question that the step did not ask, or how many of its questions were not asked again.
+    pub fn divergence(&self) -> Option<String> {
+        let tape = locked(&self.0);
+        let left = tape.calls.len();
+        tape.diverged.clone().or_else(|| (left > 0).then(|| format!("{left} model calls of the step were not made")))
+    }
+
+    /// Scores of two bindings on the tasks that both answered, in task order.
+    pub fn paired(&self, candidate: &str, incumbent: &str) -> (Vec<f64>, Vec<f64>) {
+        let tape = locked(&self.0);
+        let (Some(new), Some(old)) = (tape.scores.get(candidate), tape.scores.get(incumbent)) else {
+            return Default::default();
+        };
+        new.iter().filter_map(|(task, score)| old.get(task).map(|other| (*score, *other))).unzip()
+    }
+
+    fn answer<T: DeserializeOwned>(&self, asked: &ModelCall) -> Result<T, ModelsError> {
+        let mut tape = locked(&self.0);
+        if let Some(told) = &tape.diverged {
+            return Err(ModelsError::Other(told.clone()));
+        }
+        tape.number += 1;
+        let number = tape.number;
+        let place = |call: &ModelCall| format!("{} of '{}'", call.function, call.binding);
+        let problem = match tape.calls.pop_front() {
+            Some(known) if (&known.function, &known.binding, &known.request) == key(asked) => match known.answer {
+                Err(refusal) => return Err(refusal_from_json(&refusal)),
+                Ok(value) => match serde_json::from_value(value) {
+                    Ok(answer) => return Ok(answer),
+                    Err(error) => format!("model call {number}: the recorded answer cannot be read: {error}"),
+                },
+            },
+            Some(known) if known.function == asked.function && known.binding == asked.binding => {
+                format!("model call {number}: {} with other arguments than in the step", place(asked))
+            }
+            Some(known) => format!("model call {number} is {} and was {} in the step", place(asked), place(&known)),
+            None => format!("model call {number}: {} was not made in the step, or is not kept", place(asked)),
+        };
+        tape.diverged = Some(problem.clone());
+        Err(ModelsError::Other(problem))
+    }
+}
+
+fn key(call: &ModelCall) -> (&String, &String, &String) {
+    (&call.function, &call.binding, &call.request)
+}
+
+impl Models for Playback {
+    fn chat(&mut self, binding: &str, messages: &[Message], sampling: ChatSampling) -> Result<String, ModelsError> {
+        self.answer(&question("chat", binding, &chat_arguments(messages, sampling)))
+    }
+
+    fn held_out_count(&mut self) -> Result<u32, ModelsError> {
+        self.answer(&question("held-out-count", "", &Value::Null))
+    }
+
+    fn held_out_scores(&mut self, binding: &str, first: u32, count: u32) -> Result<Vec<f64>, ModelsError> {
+        let scores: Vec<f64> = self.answer(&question("held-out-scores", binding, &json!([first, count])))?;
+        let tasks = first..first.saturating_add(count);
+        locked(&self.0).scores.entry(binding.to_owned()).or_default().extend(tasks.zip(scores.iter().copied()));
+        Ok(scores)
+    }
+}
+
+fn refusal_to_json(error: &ModelsError) -> Value {
+    match error {
+        ModelsError::UnknownBinding(told) => json!(["unknown-binding", told]),
+        ModelsError::Invalid(told) => json!(["invalid", told]),
+        ModelsError::Budget(told) => json!(["budget", told]),
+        ModelsError::Cancelled => json!(["cancelled", ""]),
+        ModelsError::Other(told) => json!(["other", told]),
+    }
+}
+
+fn refusal_from_json(value: &Value) -> ModelsError {
+    let told = value.get(1).and_then(Value::as_str).unwrap_or_default().to_owned();
+    match value.get(0).and_then(Value::as_str) {
+        Some("unknown-binding") => ModelsError::UnknownBinding(told),
+        Some("invalid") => ModelsError::Invalid(told),
+        Some("budget") => ModelsError::Budget(told),
+        Some("cancelled") => ModelsError::Cancelled,
+        _ => ModelsError::Other(told),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Echo;
+
+    impl Models for Echo {
+        fn chat(&mut self, binding: &str, messages: &[Message], _: ChatSampling) -> Result<String, ModelsError> {
+            match messages.first() {
+                Some(message) => Ok(format!("{binding}: {}", message.content)),
+                None => Err(ModelsError::Budget("enough".to_owned())),
+            }
+        }
+        fn held_out_count(&mut self) -> Result<u32, ModelsError> {
+            Ok(2)
+        }
+        fn held_out_scores(&mut self, _: &str, first: u32, count: u32) -> Result<Vec<f64>, ModelsError> {
+            Ok((first..first + count).map(|task| 0.1 + f64::from(task) / 3.0).collect())
+        }
+    }
+
+    const GREEDY: ChatSampling = ChatSampling { temperature: 0.0, top_p: 1.0, tokens_max: 8 };
+
+    fn user(content: &str) -> Vec<Message> {
+        vec![Message { role: "user".to_owned(), content: content.to_owned() }]
+    }
+
+    fn recorded() -> Vec<ModelCall> {
+        let recorder = Recorder::default();
+        let mut models = Recording::new(Box::new(Echo), recorder.clone());
+        models.chat("base", &user("hi"), GREEDY).expect("answer");
+        models.chat("base", &[], GREEDY).expect_err("refused");
+        models.held_out_scores("candidate", 0, 2).expect("scores");
+        models.held_out_scores("served", 1, 1).expect("scores");
+        let (calls, complete) = recorder.heard();
+        assert!(complete);
+        calls
+    }
+
+    #[test]
+    fn the_same_questions_get_the_same_answers_and_refusals() {
+        let playback = Playback::new(recorded());
+        let mut models = playback.clone();
+        assert_eq!(models.chat("base", &user("hi"), GREEDY).expect("answer"), "base: hi");
+        assert_eq!(models.chat("base", &[], GREEDY), Err(ModelsError::Budget("enough".to_owned())));
+        assert!(playback.divergence().expect("more to come").starts_with("2 model calls"));
+        let scores = models.held_out_scores("candidate", 0, 2).expect("scores");
+        assert_eq!(scores, Echo.held_out_scores("", 0, 2).expect("scores"), "bit for bit");
+        models.held_out_scores("served", 1, 1).expect("scores");
+        assert_eq!((playback.divergence(), playback.paired("candidate", "served").0), (None, vec![scores[1]]));
+    }
+
+    #[test]
+    fn the_first_other_question_is_named_and_nothing_is_answered_after_it() {
+        for (other, told) in [(user("ho"), "other arguments"), (user("hi"), "was chat of 'base' in the step")] {
+            let playback = Playback::new(recorded());
+            let mut models = playback.clone();
+            let binding = if told.starts_with("other") { "base" } else { "served" };
+            assert!(models.chat(binding, &other, GREEDY).is_err());
+            assert!(models.chat("base", &[], GREEDY).is_err());
+            let named = playback.divergence().expect("named");
+            assert!(named.starts_with("model call 1") && named.contains(told), "{named}");
+        }
+    }
+
+    #[test]
+    fn a_flood_of_answers_is_cut_and_told() {
+        let recorder = Recorder::default();
+        let long = user(&"x".repeat(HEARD_BYTES_MAX / 2));
+        let mut models = Recording::new(Box::new(Echo), recorder.clone());
+        for _ in 0..3 {
+            models.chat("base", &long, GREEDY).expect("the step itself goes on");
+        }
+        let (calls, complete) = recorder.heard();
+        assert_eq!((calls.len(), complete), (1, false));
+    }
+}
