@@ -313,7 +313,14 @@ async fn inspect(path: PathBuf) -> Result<(), StartError> {
     let sandbox =
         reef_sandbox::Sandbox::new(config.sandbox.clone()).map_err(|error| StartError::Recipe(error.to_string()))?;
     let recipe = host::load_recipe(&sandbox, &path, &config).await?;
-    show(&json!({ "label": recipe.label(), "digest": recipe.digest(), "manifest": recipe.manifest() }))
+    show(&json!({
+        "label": recipe.label(),
+        "digest": recipe.digest(),
+        "generation": recipe.generation(),
+        "imports": recipe.imports(),
+        "exports": recipe.exports(),
+        "manifest": recipe.manifest(),
+    }))
 }
 
 fn show(value: &Value) -> Result<(), StartError> {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use reef_core::{HeldOutTask, RecordId, ReleaseId, ReleaseOrigin, Sample, Step, StepOutcome, sha256_hex};
-use reef_sandbox::{Call, Cancel, Choice, Fault, PoolSample, Quarantine, Selection};
+use reef_sandbox::{Call, Choice, Fault, PoolSample, Quarantine, Selection};
 use reef_store::{Commit, TrainingMode};
 use tracing::Instrument;
 
@@ -193,16 +193,13 @@ impl Learner {
     async fn call(&self, step: &Step, samples: &Arc<Vec<PoolSample>>) -> Result<Call, StepError> {
         let (tenant, name) = &self.scenario.key;
         Ok(Call {
-            context: context(&self.scenario, step),
             samples: Arc::clone(samples),
             batch: (0..u32::try_from(samples.len()).unwrap_or(0)).collect(),
             config: recipe_config(&self.workshop, &self.scenario),
             state: guest_state(
                 self.workshop.store.recipe_state(tenant, name, &self.workshop.recipe.manifest().name).await?,
             ),
-            training: None,
-            models: None,
-            cancel: Cancel::default(),
+            ..Call::new(context(&self.scenario, step))
         })
     }
 

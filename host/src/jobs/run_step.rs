@@ -241,7 +241,6 @@ impl Run<'_> {
             }
         }
         Call {
-            context: context(&work.scenario, &work.step),
             samples: Arc::clone(&work.samples),
             batch: (0..u32::try_from(work.samples.len()).unwrap_or(0)).collect(),
             config: recipe_config(self.workshop, &work.scenario),
@@ -249,6 +248,7 @@ impl Run<'_> {
             training,
             models,
             cancel: self.abort.guest(),
+            ..Call::new(context(&work.scenario, &work.step))
         }
     }
 

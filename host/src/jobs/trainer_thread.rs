@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use reef_core::Sample;
 use reef_engine::train::{self, TrainControl, Trainer};
 use reef_engine::{Engine, EngineError, LoraConfig};
-use reef_sandbox::{Cancel, Objective, Optimizer, Policy, PoolSample, Training, TrainingError};
+use reef_sandbox::{Cancel, Objective, Optimizer, Policy, PoolSample, RatioSource, Term, Training, TrainingError};
 
 /// Files of a release or a checkpoint.
 pub type Files = Vec<(String, Vec<u8>)>;
@@ -177,10 +177,21 @@ impl Training for StepTraining {
         Ok(handle)
     }
 
+    fn derive(
+        &mut self,
+        _item: u32,
+        _prompt: Option<Vec<u32>>,
+        _response: Option<Vec<u32>>,
+    ) -> Result<u32, TrainingError> {
+        unsupported("derived samples")
+    }
+
     fn forward(&mut self, trainer: u32, which: Policy, items: &[u32]) -> Result<Vec<f32>, TrainingError> {
         let which = match which {
             Policy::Current => train::Policy::Current,
             Policy::Base => train::Policy::Base,
+            Policy::Ema => return unsupported("the policy 'ema'"),
+            Policy::Named(binding) => return unsupported(&format!("the policy '{binding}'")),
         };
         self.on(trainer, items, move |trainer, batch| trainer.forward(which, batch))
     }
@@ -189,10 +200,10 @@ impl Training for StepTraining {
         &mut self,
         trainer: u32,
         items: &[u32],
-        objective: Objective,
+        terms: Vec<Term>,
         optimizer: Optimizer,
     ) -> Result<BTreeMap<String, f64>, TrainingError> {
-        let objective = engine_objective(objective);
+        let objective = engine_objective(terms)?;
         let optimizer = train::Optimizer {
             learning_rate: optimizer.learning_rate,
             beta1: optimizer.beta1,
@@ -202,6 +213,32 @@ impl Training for StepTraining {
             gradient_norm_max: optimizer.gradient_norm_max,
         };
         self.on(trainer, items, move |trainer, batch| trainer.train(batch, &objective, &optimizer))
+    }
+
+    fn forward_backward(
+        &mut self,
+        _trainer: u32,
+        _items: &[u32],
+        _terms: Vec<Term>,
+    ) -> Result<BTreeMap<String, f64>, TrainingError> {
+        unsupported("forward-backward")
+    }
+
+    fn backward(
+        &mut self,
+        _trainer: u32,
+        _items: &[u32],
+        _gradients: Vec<f32>,
+    ) -> Result<BTreeMap<String, f64>, TrainingError> {
+        unsupported("backward")
+    }
+
+    fn optimizer_step(&mut self, _trainer: u32, _optimizer: Optimizer) -> Result<BTreeMap<String, f64>, TrainingError> {
+        unsupported("optimizer-step")
+    }
+
+    fn update_ema(&mut self, _trainer: u32, _rate: f64) -> Result<(), TrainingError> {
+        unsupported("update-ema")
     }
 
     fn values(&mut self, trainer: u32, items: &[u32]) -> Result<Vec<f32>, TrainingError> {
@@ -238,10 +275,31 @@ impl Drop for StepTraining {
     }
 }
 
-fn engine_objective(objective: Objective) -> train::Objective {
+fn unsupported<T>(what: &str) -> Result<T, TrainingError> {
+    Err(TrainingError::Unsupported(format!("this trainer does not support {what}")))
+}
+
+/// One plain policy gradient or one negative log-likelihood; everything else is named and refused.
+fn engine_objective(terms: Vec<Term>) -> Result<train::Objective, TrainingError> {
     use reef_sandbox::{Reduction, Weight};
-    let Objective::PolicyGradient(gradient) = objective else { return train::Objective::Nll };
-    train::Objective::PolicyGradient {
+    let [term] = <[Term; 1]>::try_from(terms)
+        .or_else(|terms: Vec<Term>| unsupported(&format!("sums of terms, and this one has {}", terms.len())))?;
+    if term.factor != 1.0 {
+        return unsupported("a factor other than 1");
+    }
+    let gradient = match term.objective {
+        Objective::Nll => return Ok(train::Objective::Nll),
+        Objective::PolicyGradient(gradient) => gradient,
+        other => return unsupported(other.name()),
+    };
+    match &gradient {
+        gradient if gradient.kl.is_some() => return unsupported("a KL penalty"),
+        gradient if gradient.entropy != 0.0 => return unsupported("an entropy bonus"),
+        gradient if gradient.score_centering => return unsupported("score-centering"),
+        gradient if gradient.old == RatioSource::Recomputed => return unsupported("recomputed log-probs"),
+        _ => {}
+    }
+    Ok(train::Objective::PolicyGradient {
         weight: match gradient.weight {
             Weight::Reinforce => train::Weight::Reinforce,
             Weight::Ratio => train::Weight::Ratio,
@@ -255,5 +313,5 @@ fn engine_objective(objective: Objective) -> train::Objective {
             Reduction::SampleTokenMean => train::Reduction::SampleTokenMean,
             Reduction::GlobalTokenMean => train::Reduction::GlobalTokenMean,
         },
-    }
+    })
 }

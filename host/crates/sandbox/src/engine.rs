@@ -26,6 +26,8 @@ const CALL_STACK_BYTES: usize = 2 * 1024 * 1024;
 const COMPILES_CONCURRENT_MAX: usize = 1;
 /// Host calls that block at the same time, beyond the calls that run.
 const BLOCKING_THREADS_EXTRA: usize = 8;
+/// Stores of one call: the recipe's, and that of the verifier that it waits for.
+const STORES_PER_CALL: u32 = 2;
 /// Fuel of one page of `memory.grow`: the kernel zeroes 64 KiB for it.
 const GROW_PAGE_FUEL: u8 = 255;
 
@@ -161,7 +163,7 @@ fn settings() -> Config {
 
 /// A pool in which every concurrent call finds its instances, memories, tables and stack.
 fn pool(config: &SandboxConfig) -> PoolingAllocationConfig {
-    let calls = config.calls_concurrent_max;
+    let calls = config.calls_concurrent_max.saturating_mul(STORES_PER_CALL);
     let each = |count: usize| calls.saturating_mul(u32::try_from(count).unwrap_or(u32::MAX));
     let mut pool = PoolingAllocationConfig::new();
     pool.total_component_instances(calls)
