@@ -1,7 +1,8 @@
 # Two commands do everything: `make demo` and `make test`. Each installs what is missing first.
 SHELL := /bin/bash
 RECIPES := -p reef-recipe-sao
-GUESTS := -p reef-guest-faults
+GUESTS := -p reef-guest-faults -p reef-guest-own-loss
+EXAMPLES := -p reef-recipe --example best-of --example exact-match --example reinforce
 WASM := --target wasm32-wasip2 --profile recipe
 REEF := target/debug/reef
 
@@ -14,6 +15,7 @@ demo: setup recipes build
 ## Install what is missing, build, run every test.
 test: setup-tests recipes build
 	cargo build $(GUESTS) $(WASM)
+	cargo build $(EXAMPLES) $(WASM)
 	cargo test --workspace --doc
 	cargo test --workspace --lib --bins --tests
 

@@ -169,6 +169,7 @@ fn training_samples(engine: &Engine) -> Result<Vec<Sample>, StartError> {
             prompt_length: TRAIN_PROMPT,
             mask: vec![1; TRAIN_RESPONSE],
             logprobs: vec![-1.0; TRAIN_RESPONSE],
+            turns: Vec::new(),
         },
         temperature: 1.0,
         release: release.clone(),

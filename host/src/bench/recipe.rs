@@ -1,9 +1,8 @@
 //! The cost of one sandboxed call: instantiate, select nothing from an empty pool, drop.
 
-use std::sync::Arc;
 use std::time::Instant;
 
-use reef_sandbox::{Call, Cancel, Context, Sandbox};
+use reef_sandbox::{Call, Context, Sandbox};
 
 use super::median;
 use crate::config::Config;
@@ -30,22 +29,13 @@ pub async fn call_us(config: &Config, runs: usize) -> Result<Option<f64>, StartE
 }
 
 fn empty_call() -> Call {
-    Call {
-        context: Context {
-            tenant: "bench".to_owned(),
-            scenario: "bench".to_owned(),
-            step: 1,
-            now_ms: 0,
-            seed: 0,
-            head: String::new(),
-            max_staleness: 4,
-        },
-        samples: Arc::default(),
-        batch: Vec::new(),
-        config: serde_json::Map::new(),
-        state: Default::default(),
-        training: None,
-        models: None,
-        cancel: Cancel::default(),
-    }
+    Call::new(Context {
+        tenant: "bench".to_owned(),
+        scenario: "bench".to_owned(),
+        step: 1,
+        now_ms: 0,
+        seed: 0,
+        head: String::new(),
+        max_staleness: 4,
+    })
 }

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use reef_core::{ContentId, HeldOutTask, Message, Sampling, sha256_hex};
-use reef_engine::{Engine, EngineError, Event, Request, Weights};
-use reef_sandbox::{ChatSampling, Models, ModelsError};
+use reef_engine::{Engine, EngineError, Event, FinishReason, Request, Weights};
+use reef_sandbox::{ChatRequest, Completion, Finish, Models, ModelsError, Usage};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
@@ -21,7 +21,7 @@ const WAVE: usize = 32;
 const KEPT_CONTENTS_MAX: usize = 8;
 
 /// Tasks of a scenario, rendered once.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct HeldOut {
     tasks: Vec<(Vec<u32>, HeldOutTask)>,
     prompts: HashSet<Vec<u32>>,
@@ -102,7 +102,7 @@ pub struct StepModels {
     held_out: Arc<HeldOut>,
     cache: ScoreCache,
     measured: Measured,
-    calls: u32,
+    spent: Usage,
 }
 
 impl StepModels {
@@ -114,7 +114,7 @@ impl StepModels {
         cache: ScoreCache,
         measured: Measured,
     ) -> Self {
-        Self { engine, runtime: Handle::current(), bindings, held_out, cache, measured, calls: 0 }
+        Self { engine, runtime: Handle::current(), bindings, held_out, cache, measured, spent: Usage::default() }
     }
 
     fn binding(&self, name: &str) -> Result<Binding, ModelsError> {
@@ -126,50 +126,62 @@ impl StepModels {
     }
 
     fn spend(&mut self, calls: usize) -> Result<(), ModelsError> {
-        self.calls = self.calls.saturating_add(u32::try_from(calls).unwrap_or(u32::MAX));
-        if self.calls > CALLS_MAX {
+        self.spent.calls = self.spent.calls.saturating_add(count(calls));
+        if self.spent.calls > CALLS_MAX {
             return Err(ModelsError::Budget(format!("a step makes at most {CALLS_MAX} model calls")));
         }
         Ok(())
     }
 
     /// Answers several prompts together, so that the engine batches them.
-    fn answer(&self, prompts: Vec<(Vec<u32>, Sampling, u32)>, weights: &Weights) -> Result<Vec<String>, ModelsError> {
+    fn answer(&mut self, prompts: Vec<Prompt>, weights: &Weights) -> Result<Vec<Completion>, ModelsError> {
         let (engine, weights) = (self.engine.clone(), weights.clone());
-        self.runtime.block_on(async move {
+        let read: usize = prompts.iter().map(|prompt| prompt.ids.len()).sum();
+        let answers = self.runtime.block_on(async move {
             let mut answers = Vec::with_capacity(prompts.len());
             for wave in prompts.chunks(WAVE) {
                 let mut running = Vec::with_capacity(wave.len());
-                for (prompt, sampling, tokens_max) in wave {
-                    running.push(admit(&engine, prompt, *sampling, *tokens_max, &weights).await?);
+                for prompt in wave {
+                    running.push(admit(&engine, prompt, &weights).await?);
                 }
                 for events in running {
                     answers.push(collect(events).await?);
                 }
             }
-            Ok(answers)
-        })
+            Ok::<_, ModelsError>(answers)
+        })?;
+        let drawn = answers.iter().fold(0_u32, |sum, answer| sum.saturating_add(answer.tokens));
+        self.spent.prompt_tokens = self.spent.prompt_tokens.saturating_add(count(read));
+        self.spent.answer_tokens = self.spent.answer_tokens.saturating_add(drawn);
+        Ok(answers)
     }
 }
 
-/// Tries while serving traffic fills the queue; bounded in number.
-async fn admit(
-    engine: &Engine,
-    prompt: &[u32],
+/// A rendered prompt and how to answer it.
+#[derive(Debug, Clone)]
+struct Prompt {
+    ids: Vec<u32>,
     sampling: Sampling,
     tokens_max: u32,
-    weights: &Weights,
-) -> Result<mpsc::Receiver<Event>, ModelsError> {
+    stop: Vec<String>,
+}
+
+fn count(items: usize) -> u32 {
+    u32::try_from(items).unwrap_or(u32::MAX)
+}
+
+/// Tries while serving traffic fills the queue; bounded in number.
+async fn admit(engine: &Engine, prompt: &Prompt, weights: &Weights) -> Result<mpsc::Receiver<Event>, ModelsError> {
     const ATTEMPTS_MAX: u32 = 600;
     const WAIT: std::time::Duration = std::time::Duration::from_millis(50);
     let other = |error: EngineError| ModelsError::Other(error.to_string());
     for _ in 0..ATTEMPTS_MAX {
         let request = Request {
-            prompt: prompt.to_vec(),
+            prompt: prompt.ids.clone(),
             weights: weights.clone(),
-            sampling,
-            tokens_max,
-            stop: Vec::new(),
+            sampling: prompt.sampling,
+            tokens_max: prompt.tokens_max,
+            stop: prompt.stop.clone(),
             top_logprobs: 0,
         };
         match engine.generate(request) {
@@ -180,14 +192,22 @@ async fn admit(
     Err(ModelsError::Other("the engine stayed full".to_owned()))
 }
 
-async fn collect(mut events: mpsc::Receiver<Event>) -> Result<String, ModelsError> {
-    let mut text = String::new();
+async fn collect(mut events: mpsc::Receiver<Event>) -> Result<Completion, ModelsError> {
+    let (mut text, mut tokens, mut logprob) = (String::new(), 0_u32, 0.0);
     while let Some(event) = events.recv().await {
         match event {
-            Event::Token(token) => text.push_str(&token.text),
-            Event::Done(finish) => {
-                text.push_str(&finish.text);
-                return Ok(text);
+            Event::Token(token) => {
+                text.push_str(&token.text);
+                tokens = tokens.saturating_add(1);
+                logprob += f64::from(token.logprob);
+            }
+            Event::Done(done) => {
+                text.push_str(&done.text);
+                let finish = match done.reason {
+                    FinishReason::Length => Finish::Length,
+                    FinishReason::Stop { .. } | FinishReason::Cancelled => Finish::Stop,
+                };
+                return Ok(Completion { text, finish, tokens, mean_logprob: logprob / f64::from(tokens) });
             }
             Event::Failed(reason) => return Err(ModelsError::Other(reason)),
         }
@@ -198,18 +218,38 @@ async fn collect(mut events: mpsc::Receiver<Event>) -> Result<String, ModelsErro
 const GREEDY: Sampling = Sampling { temperature: 0.0, top_p: 1.0, top_k: 0, seed: 0 };
 
 impl Models for StepModels {
-    fn chat(&mut self, binding: &str, messages: &[Message], sampling: ChatSampling) -> Result<String, ModelsError> {
+    fn bindings(&mut self) -> Result<Vec<String>, ModelsError> {
+        Ok(self.bindings.iter().map(|binding| binding.name.to_owned()).collect())
+    }
+
+    fn chat(&mut self, binding: &str, requests: Vec<ChatRequest>) -> Result<Vec<Vec<Completion>>, ModelsError> {
         let weights = self.binding(binding)?.weights;
-        self.spend(1)?;
-        let prompt = self.engine.render_chat(messages).map_err(|error| ModelsError::Invalid(error.to_string()))?;
-        let how = Sampling {
-            temperature: sampling.temperature,
-            top_p: sampling.top_p,
-            top_k: 0,
-            seed: u64::from(self.calls),
-        };
-        let answers = self.answer(vec![(prompt, how, sampling.tokens_max)], &weights)?;
-        answers.into_iter().next().ok_or_else(|| ModelsError::Other("the engine gave no answer".to_owned()))
+        let (mut prompts, mut counts) = (Vec::new(), Vec::with_capacity(requests.len()));
+        for ChatRequest { messages, sampling } in requests {
+            let ids = self.engine.render_chat(&messages).map_err(|error| ModelsError::Invalid(error.to_string()))?;
+            counts.push(sampling.n as usize);
+            for draw in 0..sampling.n {
+                self.spend(1)?;
+                let seed = sampling.seed.map_or(self.spent.calls, |seed| seed.wrapping_add(draw));
+                let (temperature, top_p) = (sampling.temperature, sampling.top_p);
+                prompts.push(Prompt {
+                    ids: ids.clone(),
+                    sampling: Sampling { temperature, top_p, top_k: 0, seed: u64::from(seed) },
+                    tokens_max: sampling.tokens_max,
+                    stop: sampling.stop.clone(),
+                });
+            }
+        }
+        let mut answers = self.answer(prompts, &weights)?.into_iter();
+        Ok(counts.into_iter().map(|drawn| answers.by_ref().take(drawn).collect()).collect())
+    }
+
+    fn score(&mut self, _: &str, _: &[Message], _: &str) -> Result<Vec<f32>, ModelsError> {
+        Err(ModelsError::Other("this server does not score given answers".to_owned()))
+    }
+
+    fn spent(&mut self) -> Result<Usage, ModelsError> {
+        Ok(self.spent)
     }
 
     fn held_out_count(&mut self) -> Result<u32, ModelsError> {
@@ -230,12 +270,17 @@ impl Models for StepModels {
         let prompts = missing
             .iter()
             .filter_map(|task| tasks.get(task - range.start))
-            .map(|(prompt, task)| (prompt.clone(), GREEDY, answer_tokens(&self.engine, task)))
+            .map(|(prompt, task)| Prompt {
+                ids: prompt.clone(),
+                sampling: GREEDY,
+                tokens_max: answer_tokens(&self.engine, task),
+                stop: Vec::new(),
+            })
             .collect();
         let answers = self.answer(prompts, &binding.weights)?;
         for (index, answer) in missing.iter().zip(&answers) {
             if let Some((_, task)) = tasks.get(index - range.start) {
-                scores.insert(*index, task.grader.grade(answer, &task.answer));
+                scores.insert(*index, task.grader.grade(&answer.text, &task.answer));
             }
         }
         self.keep(&binding, &scores);

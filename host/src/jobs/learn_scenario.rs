@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use reef_core::{HeldOutTask, RecordId, ReleaseId, ReleaseOrigin, Sample, Step, StepOutcome, sha256_hex};
-use reef_sandbox::{Call, Cancel, Choice, Context, Fault, PoolSample, Quarantine, Selection};
+use reef_sandbox::{Call, Choice, Context, Fault, PoolSample, Quarantine, Selection};
 use reef_store::{Commit, PoolEntry, RecordedStep, StepInputs, TrainingMode};
 use tracing::Instrument;
 
@@ -250,14 +250,11 @@ impl Learner {
 
     fn call(&self, step: &Step, samples: &Arc<Vec<PoolSample>>, inputs: &StepInputs) -> Call {
         Call {
-            context: Context { max_staleness: inputs.max_staleness, ..context(&self.scenario, step) },
             samples: Arc::clone(samples),
             batch: (0..u32::try_from(samples.len()).unwrap_or(0)).collect(),
             config: inputs.config.clone(),
             state: guest_state(state_of(inputs)),
-            training: None,
-            models: None,
-            cancel: Cancel::default(),
+            ..Call::new(Context { max_staleness: inputs.max_staleness, ..context(&self.scenario, step) })
         }
     }
 

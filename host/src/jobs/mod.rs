@@ -2,6 +2,7 @@
 
 pub mod backtest;
 pub mod environment;
+pub mod exchange_recipe;
 pub mod held_out;
 pub mod learn_scenario;
 pub mod replay_step;
@@ -9,4 +10,5 @@ pub mod rerun;
 pub mod run_step;
 pub mod stream_pool;
 pub mod trainer_thread;
+pub mod training_terms;
 pub mod transcript;

@@ -127,7 +127,13 @@ impl Proposer {
         call.state = super::run_step::guest_state(call.state);
         let abort = Abort::default();
         call.cancel = abort.guest();
-        let start = Start { engine: self.engine.clone(), lora: self.lora, files: Arc::new(files), share: 1.0 };
+        let start = Start {
+            engine: self.engine.clone(),
+            lora: self.lora,
+            files: Arc::new(files),
+            share: 1.0,
+            held_out: Arc::default(),
+        };
         let checkpoints: Arc<Mutex<Vec<Files>>> = Arc::default();
         let samples = Arc::clone(&call.samples);
         let training = StepTraining::new(self.trainer.clone(), start, samples, abort, Arc::clone(&checkpoints));

@@ -178,6 +178,7 @@ impl Run<'_> {
             lora: self.workshop.lora,
             files: Arc::new(files),
             share: self.workshop.share,
+            held_out: Arc::clone(&self.work.held_out.0),
         };
         Ok(StepTraining::new(
             self.workshop.trainer.clone(),
@@ -258,7 +259,6 @@ impl Run<'_> {
             }
         }
         Call {
-            context: Context { max_staleness: work.inputs.max_staleness, ..context(&work.scenario, &work.step) },
             samples: Arc::clone(&work.samples),
             batch: (0..u32::try_from(work.samples.len()).unwrap_or(0)).collect(),
             config: work.inputs.config.clone(),
@@ -266,6 +266,7 @@ impl Run<'_> {
             training,
             models,
             cancel: self.abort.guest(),
+            ..Call::new(Context { max_staleness: work.inputs.max_staleness, ..context(&work.scenario, &work.step) })
         }
     }
 

@@ -6,9 +6,12 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
 use reef_core::Sample;
-use reef_engine::train::{self, TrainControl, Trainer};
+use reef_engine::train::{TrainControl, Trainer};
 use reef_engine::{Engine, EngineError, LoraConfig};
-use reef_sandbox::{Cancel, Objective, Optimizer, Policy, PoolSample, Training, TrainingError};
+use reef_sandbox::{Cancel, Optimizer, Policy, PoolSample, Term, Training, TrainingError};
+
+use super::held_out::HeldOut;
+use super::training_terms;
 
 /// Files of a release or a checkpoint.
 pub type Files = Vec<(String, Vec<u8>)>;
@@ -97,6 +100,8 @@ pub struct Start {
     pub files: Arc<Files>,
     /// Share of wall time while requests run.
     pub share: f64,
+    /// Tasks whose prompts never meet the trainer.
+    pub held_out: Arc<HeldOut>,
 }
 
 /// The `training` capability of one step.
@@ -105,6 +110,8 @@ pub struct StepTraining {
     thread: TrainerThread,
     start: Start,
     samples: Arc<Vec<PoolSample>>,
+    /// Items after the samples.
+    derived: Vec<Arc<Sample>>,
     abort: Abort,
     opened: u32,
     checkpoints: Arc<Mutex<Vec<Files>>>,
@@ -119,7 +126,7 @@ impl StepTraining {
         abort: Abort,
         checkpoints: Arc<Mutex<Vec<Files>>>,
     ) -> Self {
-        Self { thread, start, samples, abort, opened: 0, checkpoints }
+        Self { thread, start, samples, derived: Vec::new(), abort, opened: 0, checkpoints }
     }
 
     fn on<T: Send + 'static>(
@@ -128,20 +135,18 @@ impl StepTraining {
         items: &[u32],
         work: impl FnOnce(&mut Trainer, &[&Sample]) -> Result<T, EngineError> + Send + 'static,
     ) -> Result<T, TrainingError> {
-        let samples = Arc::clone(&self.samples);
+        let (samples, derived) = (Arc::clone(&self.samples), self.derived.clone());
         let items = items.to_vec();
         self.thread.call(move |trainers| {
             let trainer =
                 trainers.get_mut(&trainer).ok_or_else(|| TrainingError::Other(format!("trainer {trainer} is gone")))?;
-            let batch = items
-                .iter()
-                .map(|item| {
-                    samples
-                        .get(*item as usize)
-                        .map(|pooled| &pooled.sample)
-                        .ok_or_else(|| TrainingError::Other(format!("sample {item} is gone")))
-                })
-                .collect::<Result<Vec<_>, _>>()?;
+            let find = |item: &u32| {
+                let index = *item as usize;
+                let own = samples.get(index).map(|pooled| &pooled.sample);
+                own.or_else(|| derived.get(index.checked_sub(samples.len())?).map(AsRef::as_ref))
+                    .ok_or_else(|| TrainingError::Other(format!("sample {item} is gone")))
+            };
+            let batch = items.iter().map(find).collect::<Result<Vec<&Sample>, _>>()?;
             work(trainer, &batch).map_err(refusal)
         })
     }
@@ -177,11 +182,24 @@ impl Training for StepTraining {
         Ok(handle)
     }
 
+    fn derive(
+        &mut self,
+        item: u32,
+        prompt: Option<Vec<u32>>,
+        response: Option<Vec<u32>>,
+    ) -> Result<u32, TrainingError> {
+        let source = self.samples.get(item as usize);
+        let source = source.ok_or_else(|| TrainingError::Other(format!("sample {item} is gone")))?;
+        if prompt.as_ref().is_some_and(|prompt| self.start.held_out.contains_prompt(prompt)) {
+            return Err(TrainingError::Invalid("prompt: it is the prompt of a held-out task".to_owned()));
+        }
+        self.derived.push(Arc::new(derived(&source.sample, prompt, response)));
+        u32::try_from(self.samples.len() + self.derived.len() - 1)
+            .map_err(|_| TrainingError::Budget("a step has no room for more samples".to_owned()))
+    }
+
     fn forward(&mut self, trainer: u32, which: Policy, items: &[u32]) -> Result<Vec<f32>, TrainingError> {
-        let which = match which {
-            Policy::Current => train::Policy::Current,
-            Policy::Base => train::Policy::Base,
-        };
+        let which = training_terms::policy(which)?;
         self.on(trainer, items, move |trainer, batch| trainer.forward(which, batch))
     }
 
@@ -189,19 +207,43 @@ impl Training for StepTraining {
         &mut self,
         trainer: u32,
         items: &[u32],
-        objective: Objective,
+        terms: Vec<Term>,
         optimizer: Optimizer,
     ) -> Result<BTreeMap<String, f64>, TrainingError> {
-        let terms = [engine_objective(objective).into()];
-        let optimizer = train::Optimizer {
-            learning_rate: optimizer.learning_rate,
-            beta1: optimizer.beta1,
-            beta2: optimizer.beta2,
-            epsilon: optimizer.epsilon,
-            weight_decay: optimizer.weight_decay,
-            gradient_norm_max: optimizer.gradient_norm_max,
-        };
+        let (terms, optimizer) = (training_terms::terms(terms)?, training_terms::optimizer(optimizer));
         self.on(trainer, items, move |trainer, batch| trainer.train(batch, &terms, &optimizer))
+    }
+
+    fn forward_backward(
+        &mut self,
+        trainer: u32,
+        items: &[u32],
+        terms: Vec<Term>,
+    ) -> Result<BTreeMap<String, f64>, TrainingError> {
+        let terms = training_terms::terms(terms)?;
+        self.on(trainer, items, move |trainer, batch| trainer.forward_backward(batch, &terms))
+    }
+
+    fn backward(
+        &mut self,
+        trainer: u32,
+        items: &[u32],
+        gradients: Vec<f32>,
+    ) -> Result<BTreeMap<String, f64>, TrainingError> {
+        self.on(trainer, items, move |trainer, batch| trainer.backward(batch, &gradients))
+    }
+
+    fn optimizer_step(
+        &mut self,
+        trainer: u32,
+        optimizer: Optimizer,
+    ) -> Result<BTreeMap<String, f64>, TrainingError> {
+        let optimizer = training_terms::optimizer(optimizer);
+        self.on(trainer, &[], move |trainer, _| trainer.optimizer_step(&optimizer))
+    }
+
+    fn update_ema(&mut self, trainer: u32, rate: f64) -> Result<(), TrainingError> {
+        self.on(trainer, &[], move |trainer, _| trainer.update_ema(rate))
     }
 
     fn values(&mut self, trainer: u32, items: &[u32]) -> Result<Vec<f32>, TrainingError> {
@@ -238,22 +280,20 @@ impl Drop for StepTraining {
     }
 }
 
-fn engine_objective(objective: Objective) -> train::Objective {
-    use reef_sandbox::{Reduction, Weight};
-    let Objective::PolicyGradient(gradient) = objective else { return train::Objective::Nll };
-    train::Objective::PolicyGradient(train::PolicyGradient::new(
-        match gradient.weight {
-            Weight::Reinforce => train::Weight::Reinforce,
-            Weight::Ratio => train::Weight::Ratio,
-            Weight::Truncated(cap) => train::Weight::Truncated(cap),
-            Weight::Masked(bounds) => train::Weight::Masked { low: bounds.low, high: bounds.high },
-            Weight::Ppo(bounds) => train::Weight::Ppo { low: bounds.low, high: bounds.high },
-        },
-        gradient.advantages,
-        match gradient.reduction {
-            Reduction::TokenSum => train::Reduction::TokenSum,
-            Reduction::SampleTokenMean => train::Reduction::SampleTokenMean,
-            Reduction::GlobalTokenMean => train::Reduction::GlobalTokenMean,
-        },
-    ))
+/// A sample with another prompt, another response or both; a new response is all action tokens without log-probs.
+fn derived(source: &Sample, prompt: Option<Vec<u32>>, response: Option<Vec<u32>>) -> Sample {
+    let mut sample = source.clone();
+    let trajectory = &mut sample.trajectory;
+    let (own_prompt, own_response) = trajectory.tokens.split_at(trajectory.prompt_length.min(trajectory.tokens.len()));
+    let prompt = prompt.unwrap_or_else(|| own_prompt.to_vec());
+    let tokens = response.as_deref().unwrap_or(own_response);
+    let joined = [prompt.as_slice(), tokens].concat();
+    if let Some(response) = response {
+        trajectory.mask = vec![1; response.len()];
+        trajectory.logprobs = vec![0.0; response.len()];
+        trajectory.turns.clear();
+    }
+    trajectory.prompt_length = prompt.len();
+    trajectory.tokens = joined;
+    sample
 }

@@ -40,7 +40,7 @@ pub(crate) fn propose(batch: &Batch, settings: &Settings) -> Result<Proposal> {
     if advantages.values().iter().all(|&advantage| advantage == 0.0) {
         trainer.checkpoint()?;
         metrics::gauge("zero_advantage_batch", 1.0);
-        log::warn("every advantage of the batch is zero: nothing to learn from");
+        log::warn!("every advantage of the batch is zero: nothing to learn from");
         return Ok(Proposal::skip("every advantage of the batch is zero: nothing to learn from"));
     }
     let measured = trainer.train(batch, PolicyGradient::new(settings.dis.weight(), advantages), settings.policy)?;

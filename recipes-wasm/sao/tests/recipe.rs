@@ -1,7 +1,10 @@
 //! The recipe against a host in memory: what it selects, asks for, proposes and decides.
 
 use reef_recipe::testing::{Call, FakeHost, FakeSample, Level};
-use reef_recipe::{Bounds, Choice, Decision, Failure, Objective, Proposal, Recipe, Reduction, Weight};
+use reef_recipe::{
+    Advantages, Bounds, Choice, Decision, Failure, KlPenalty, Objective, PolicyGradient, Proposal, RatioSource, Recipe,
+    Reduction, Term, Weight,
+};
 use reef_recipe_sao::Sao;
 
 fn host() -> FakeHost {
@@ -13,6 +16,16 @@ fn two() -> FakeHost {
     host()
         .sample(FakeSample::scored(1.0).mask(&[1, 1, 0, 1, 1]).values(&[0.2, 0.3, 9.0, 0.5, 0.4]).lag(3))
         .sample(FakeSample::scored(0.0).values(&[0.25]))
+}
+
+/// The only term of a call of `train`, with its advantages, which are per token.
+fn policy_gradient(call: &Call) -> Option<(&PolicyGradient, &[f32])> {
+    let Call::Train { terms, .. } = call else { return None };
+    let [Term { factor: 1.0, what: Objective::PolicyGradient(loss) }] = terms.as_slice() else { return None };
+    match &loss.advantages {
+        Advantages::PerToken(column) => Some((loss, column)),
+        Advantages::PerSample(_) => None,
+    }
 }
 
 fn close(found: &[f32], wanted: &[f32]) {
@@ -89,13 +102,15 @@ fn a_step_fits_the_critic_trains_the_policy_and_proposes_the_checkpoint() {
     close(returns, &[1.0, 1.0, 0.0, 1.0, 1.0, 0.0]);
     assert_eq!((critic.updates, critic.learning_rate), (2, 5e-3));
 
-    let Call::Train { items, objective: Objective::PolicyGradient(loss), optimizer } = train else {
+    let (loss, advantages) = policy_gradient(train).expect("one policy gradient");
+    close(advantages, &[0.8, 0.7, 0.0, 0.5, 0.6, -0.25]);
+    assert_eq!(loss.weight, Weight::Masked(Bounds { low: 0.7, high: 6.0 }));
+    assert_eq!((loss.reduction, loss.old), (Reduction::SampleTokenMean, RatioSource::Rollout));
+    assert_eq!((loss.kl.as_ref(), loss.entropy, loss.score_centering), (None::<&KlPenalty>, 0.0, false));
+    let Call::Train { items, optimizer, .. } = train else {
         panic!("{train:?}");
     };
     assert_eq!(items, &[100, 101]);
-    close(&loss.advantages, &[0.8, 0.7, 0.0, 0.5, 0.6, -0.25]);
-    assert_eq!(loss.weight, Weight::Masked(Bounds { low: 0.7, high: 6.0 }));
-    assert_eq!(loss.reduction, Reduction::SampleTokenMean);
     assert_eq!((optimizer.learning_rate, optimizer.gradient_norm_max), (5e-4, 1.0));
     assert_eq!((host.metrics["pg_clipfrac"], host.metrics["policy/loss"]), (0.125, 0.5));
 }
@@ -125,10 +140,8 @@ fn a_step_tells_its_numbers() {
 fn lambda_zero_adapts_to_the_length_of_each_answer() {
     let mut host = two().config("lambda", "0");
     host.propose::<Sao>().expect("proposes");
-    let Some(Call::Train { objective: Objective::PolicyGradient(loss), .. }) = host.calls.get(3) else {
-        panic!("{:?}", host.calls);
-    };
-    close(&loss.advantages, &[0.5888, 0.564, 0.0, 0.42, 0.6, -0.25]);
+    let (_, advantages) = policy_gradient(&host.calls[3]).expect("one policy gradient");
+    close(advantages, &[0.5888, 0.564, 0.0, 0.42, 0.6, -0.25]);
 }
 
 #[test]
@@ -152,7 +165,10 @@ fn a_batch_without_signal_is_skipped_and_said_aloud() {
     let mut host = host().sample(FakeSample::scored(0.0)).sample(FakeSample::scored(0.0));
     assert!(matches!(host.propose::<Sao>(), Ok(Proposal::Skip(reason)) if reason.contains("zero")));
     assert_eq!(host.metrics["zero_advantage_batch"], 1.0);
-    assert!(matches!(host.logs.as_slice(), [(Level::Warn, _)]));
+    let [line] = host.logs.as_slice() else {
+        panic!("{:?}", host.logs);
+    };
+    assert_eq!((line.level, line.context.as_str()), (Level::Warn, "reef_recipe_sao::step"));
     assert!(!host.calls.iter().any(|call| matches!(call, Call::Train { .. })));
 }
 

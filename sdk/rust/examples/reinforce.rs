@@ -19,9 +19,8 @@ impl Recipe for Reinforce {
     fn propose(_: &Context, batch: &Batch) -> Result<Proposal> {
         let scores = batch.scores()?;
         let better: Vec<f64> = scores.iter().map(|score| score - maths::mean(&scores)).collect();
-        let loss = PolicyGradient::new(Weight::Reinforce, batch.per_token(&better)?);
         let trainer = Trainer::open()?;
-        trainer.train(batch, loss, Optimizer::adamw(5e-4))?;
+        trainer.train(batch, PolicyGradient::new(Weight::Reinforce, better), Optimizer::adamw(5e-4))?;
         Ok(trainer.checkpoint()?.into())
     }
 }

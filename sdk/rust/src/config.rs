@@ -3,6 +3,7 @@
 
 use alloc::format;
 use alloc::string::{String, ToString};
+use alloc::vec::Vec;
 
 use crate::host::{self, Host};
 use crate::{ConfigKey, Failure, ReportField, Result, Sample, ValueKind, json};
@@ -100,44 +101,44 @@ pub struct Key<T> {
     pub default: T,
     /// One clause for people.
     pub doc: &'static str,
-    low: f64,
-    high: f64,
+    minimum: Option<f64>,
+    maximum: Option<f64>,
 }
 
 impl Key<u32> {
     /// A whole number.
     pub const fn count(name: &'static str, default: u32, doc: &'static str) -> Self {
-        Self { name, default, doc, low: 0.0, high: u32::MAX as f64 }
+        Self { name, default, doc, minimum: Some(0.0), maximum: None }
     }
 }
 
 impl Key<f64> {
     /// A finite number.
     pub const fn number(name: &'static str, default: f64, doc: &'static str) -> Self {
-        Self { name, default, doc, low: f64::MIN, high: f64::MAX }
+        Self { name, default, doc, minimum: None, maximum: None }
     }
 }
 
 impl Key<bool> {
     /// A switch.
     pub const fn flag(name: &'static str, default: bool, doc: &'static str) -> Self {
-        Self { name, default, doc, low: f64::MIN, high: f64::MAX }
+        Self { name, default, doc, minimum: None, maximum: None }
     }
 }
 
 impl Key<&'static str> {
     /// A text.
     pub const fn text(name: &'static str, default: &'static str, doc: &'static str) -> Self {
-        Self { name, default, doc, low: f64::MIN, high: f64::MAX }
+        Self { name, default, doc, minimum: None, maximum: None }
     }
 }
 
 impl<T: Value> Key<T> {
-    /// Limits a number to `low ..= high`.
+    /// Limits a number to `low ..= high`. The host refuses others before any call, and so does [`Key::get`].
     #[must_use]
     pub const fn within(mut self, low: f64, high: f64) -> Self {
-        self.low = low;
-        self.high = high;
+        self.minimum = Some(low);
+        self.maximum = Some(high);
         self
     }
 
@@ -150,15 +151,24 @@ impl<T: Value> Key<T> {
         let value =
             T::from_json(&text).ok_or_else(|| Failure::config(self.name, &format!("{text} is not {}", T::WANTED)))?;
         match T::number(&value) {
-            Some(number) if number < self.low || number > self.high => {
+            Some(number) if !self.holds(number) => {
                 Err(Failure::config(self.name, &format!("{text} is not {}", self.range())))
             }
             _ => Ok(value),
         }
     }
 
+    fn holds(&self, number: f64) -> bool {
+        self.minimum.is_none_or(|low| number >= low) && self.maximum.is_none_or(|high| number <= high)
+    }
+
     fn range(&self) -> String {
-        format!("{} from {} to {}", T::WANTED, self.low, self.high)
+        match (self.minimum, self.maximum) {
+            (Some(low), Some(high)) => format!("{} from {low} to {high}", T::WANTED),
+            (Some(low), None) => format!("{} from {low}", T::WANTED),
+            (None, Some(high)) => format!("{} up to {high}", T::WANTED),
+            (None, None) => T::WANTED.to_string(),
+        }
     }
 }
 
@@ -168,9 +178,19 @@ impl<T: Value> From<Key<T>> for ConfigKey {
             name: key.name.to_string(),
             kind: T::KIND,
             default_value: key.default.to_json(),
+            minimum: key.minimum,
+            maximum: key.maximum,
             doc: key.doc.to_string(),
         }
     }
+}
+
+/// Every declared key with its value as JSON, sorted by key.
+///
+/// # Errors
+/// The host's refusal.
+pub fn get_all() -> Result<Vec<(String, String)>> {
+    host::call(Host::config_all)
 }
 
 /// A field of the `metadata` of a report.

@@ -3,11 +3,14 @@
 use alloc::format;
 use alloc::string::{String, ToString};
 
-use crate::Failure;
 use crate::bindings::reef::recipe::experience::ExperienceError;
+use crate::bindings::reef::recipe::harness::HarnessError;
 use crate::bindings::reef::recipe::models::ModelsError;
 use crate::bindings::reef::recipe::state::StateError;
+use crate::bindings::reef::recipe::tokens::TokensError;
 use crate::bindings::reef::recipe::training::TrainingError;
+use crate::bindings::reef::recipe::verify::VerifyError;
+use crate::{EntryName, Failure};
 
 impl Failure {
     /// A reason of the recipe's own.
@@ -33,6 +36,7 @@ impl From<ExperienceError> for Failure {
                 format!("experience: {handle} is not a sample of this call")
             }
             ExperienceError::Budget(message) => format!("experience: over budget: {message}"),
+            ExperienceError::Absent(message) => format!("experience: not recorded: {message}"),
             ExperienceError::Other(message) => format!("experience: {message}"),
         })
     }
@@ -49,6 +53,7 @@ impl From<TrainingError> for Failure {
             }
             TrainingError::Invalid(message) => format!("training: {message}"),
             TrainingError::Budget(message) => format!("training: over budget: {message}"),
+            TrainingError::Unsupported(message) => format!("training: this host cannot do it: {message}"),
             TrainingError::Cancelled => "training: the step was cancelled".to_string(),
             TrainingError::Other(message) => format!("training: {message}"),
         })
@@ -65,6 +70,42 @@ impl From<ModelsError> for Failure {
             ModelsError::Budget(message) => format!("models: over budget: {message}"),
             ModelsError::Cancelled => "models: the step was cancelled".to_string(),
             ModelsError::Other(message) => format!("models: {message}"),
+        })
+    }
+}
+
+impl From<HarnessError> for Failure {
+    fn from(error: HarnessError) -> Self {
+        Self::Capability(match error {
+            HarnessError::UnknownEntry(EntryName { kind, id }) => {
+                format!("harness: the tree has no {kind:?} '{id}'")
+            }
+            HarnessError::UnknownTask(name) => format!("harness: no task '{name}'"),
+            HarnessError::Refused(message) => format!("harness: refused: {message}"),
+            HarnessError::Budget(message) => format!("harness: over budget: {message}"),
+            HarnessError::Cancelled => "harness: the step was cancelled".to_string(),
+            HarnessError::Other(message) => format!("harness: {message}"),
+        })
+    }
+}
+
+impl From<VerifyError> for Failure {
+    fn from(error: VerifyError) -> Self {
+        Self::Capability(match error {
+            VerifyError::UnknownVerifier(name) => format!("verify: no verifier '{name}'"),
+            VerifyError::Failed(message) => format!("verify: {message}"),
+            VerifyError::Budget(message) => format!("verify: over budget: {message}"),
+            VerifyError::Other(message) => format!("verify: {message}"),
+        })
+    }
+}
+
+impl From<TokensError> for Failure {
+    fn from(error: TokensError) -> Self {
+        Self::Capability(match error {
+            TokensError::Invalid(message) => format!("tokens: {message}"),
+            TokensError::Budget(message) => format!("tokens: over budget: {message}"),
+            TokensError::Other(message) => format!("tokens: {message}"),
         })
     }
 }

@@ -6,8 +6,13 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use crate::bindings::reef::recipe::log::Level;
-use crate::{CriticOptimizer, Measurement, Message, Objective, Optimizer, Policy, Result, Sample, Sampling};
+use crate::experience::{Alternatives, Turn, UnusableReport};
+use crate::harness::{Episode, Tree};
+use crate::log::Level;
+use crate::{
+    ChatRequest, Completion, CriticOptimizer, Entry, Measurement, Message, Mutation, Optimizer, Outcome, Policy,
+    Result, Sample, Term, Usage,
+};
 
 /// The imports of `reef:recipe`, with every refusal already a [`crate::Failure`]. Units and shapes: the WIT.
 pub trait Host {
@@ -15,12 +20,16 @@ pub trait Host {
     fn scores(&mut self, items: &[Sample]) -> Result<Vec<f64>>;
     /// `experience.lags`
     fn lags(&mut self, items: &[Sample]) -> Result<Vec<u32>>;
+    /// `experience.releases`
+    fn releases(&mut self, items: &[Sample]) -> Result<Vec<String>>;
     /// `experience.reference-counts`
     fn reference_counts(&mut self, items: &[Sample]) -> Result<Vec<u32>>;
     /// `experience.prompt-lengths`
     fn prompt_lengths(&mut self, items: &[Sample]) -> Result<Vec<u32>>;
     /// `experience.response-lengths`
     fn response_lengths(&mut self, items: &[Sample]) -> Result<Vec<u32>>;
+    /// `experience.action-counts`
+    fn action_counts(&mut self, items: &[Sample]) -> Result<Vec<u32>>;
     /// `experience.mean-logprobs`
     fn mean_logprobs(&mut self, items: &[Sample]) -> Result<Vec<f64>>;
     /// `experience.record-ids`
@@ -29,19 +38,45 @@ pub trait Host {
     fn prompt_keys(&mut self, items: &[Sample]) -> Result<Vec<String>>;
     /// `experience.mask`
     fn mask(&mut self, item: Sample) -> Result<Vec<u8>>;
+    /// `experience.prompt-tokens`
+    fn prompt_tokens(&mut self, item: Sample) -> Result<Vec<u32>>;
     /// `experience.tokens`
     fn tokens(&mut self, item: Sample) -> Result<Vec<u32>>;
     /// `experience.logprobs`
     fn logprobs(&mut self, item: Sample) -> Result<Vec<f32>>;
+    /// `experience.top-k`
+    fn top_k(&mut self, item: Sample) -> Result<Alternatives>;
+    /// `experience.turns`
+    fn turns(&mut self, item: Sample) -> Result<Vec<Turn>>;
+    /// `experience.messages`
+    fn messages(&mut self, item: Sample) -> Result<Vec<Message>>;
+    /// `experience.response-text`
+    fn response_text(&mut self, item: Sample) -> Result<String>;
+    /// `experience.tags`
+    fn tags(&mut self, item: Sample) -> Result<Vec<(String, String)>>;
+    /// `experience.session`
+    fn session(&mut self, item: Sample) -> Result<Option<String>>;
     /// `experience.report-field`
     fn report_field(&mut self, item: Sample, name: &str) -> Result<Option<String>>;
+    /// `experience.unusable`
+    fn unusable(&mut self) -> Result<Vec<UnusableReport>>;
 
     /// `training.open`
     fn open(&mut self) -> Result<u32>;
+    /// `training.derive`
+    fn derive(&mut self, item: Sample, prompt: Option<&[u32]>, response: Option<&[u32]>) -> Result<Sample>;
     /// `training.forward`
-    fn forward(&mut self, on: u32, which: Policy, items: &[Sample]) -> Result<Vec<f32>>;
+    fn forward(&mut self, on: u32, which: &Policy, items: &[Sample]) -> Result<Vec<f32>>;
     /// `training.train`
-    fn train(&mut self, on: u32, items: &[Sample], what: &Objective, how: Optimizer) -> Result<Vec<Measurement>>;
+    fn train(&mut self, on: u32, items: &[Sample], what: &[Term], how: Optimizer) -> Result<Vec<Measurement>>;
+    /// `training.forward-backward`
+    fn forward_backward(&mut self, on: u32, items: &[Sample], what: &[Term]) -> Result<Vec<Measurement>>;
+    /// `training.backward`
+    fn backward(&mut self, on: u32, items: &[Sample], gradients: &[f32]) -> Result<Vec<Measurement>>;
+    /// `training.optimizer-step`
+    fn optimizer_step(&mut self, on: u32, how: Optimizer) -> Result<Vec<Measurement>>;
+    /// `training.update-ema`
+    fn update_ema(&mut self, on: u32, rate: f64) -> Result<()>;
     /// `training.values`
     fn values(&mut self, on: u32, items: &[Sample]) -> Result<Vec<f32>>;
     /// `training.fit-values`
@@ -55,12 +90,39 @@ pub trait Host {
     /// `training.checkpoint`
     fn checkpoint(&mut self, on: u32) -> Result<u32>;
 
+    /// `models.bindings`
+    fn bindings(&mut self) -> Result<Vec<String>>;
     /// `models.chat`
-    fn chat(&mut self, binding: &str, messages: &[Message], how: Sampling) -> Result<String>;
+    fn chat(&mut self, binding: &str, requests: &[ChatRequest]) -> Result<Vec<Vec<Completion>>>;
+    /// `models.score`
+    fn score(&mut self, binding: &str, messages: &[Message], answer: &str) -> Result<Vec<f32>>;
+    /// `models.spent`
+    fn spent(&mut self) -> Result<Usage>;
     /// `models.held-out-count`
     fn held_out_count(&mut self) -> Result<u32>;
     /// `models.held-out-scores`
     fn held_out_scores(&mut self, binding: &str, first: u32, count: u32) -> Result<Vec<f64>>;
+
+    /// `harness.entries`
+    fn entries(&mut self) -> Result<Vec<Entry>>;
+    /// `harness.check`
+    fn check_changes(&mut self, changes: &[Mutation]) -> Result<()>;
+    /// `harness.tasks`
+    fn tasks(&mut self) -> Result<Vec<String>>;
+    /// `harness.run-episode`
+    fn run_episode(&mut self, on: &Tree, task: &str, seed: u32) -> Result<Episode>;
+
+    /// `verify.verifiers`
+    fn verifiers(&mut self) -> Result<Vec<String>>;
+    /// `verify.check`
+    fn check_answer(&mut self, verifier: &str, task: &str, answer: &str) -> Result<Outcome>;
+
+    /// `tokens.encode`
+    fn encode(&mut self, text: &str) -> Result<Vec<u32>>;
+    /// `tokens.decode`
+    fn decode(&mut self, ids: &[u32]) -> Result<String>;
+    /// `tokens.render`
+    fn render(&mut self, messages: &[Message]) -> Result<Vec<u32>>;
 
     /// `state.get`
     fn state_get(&mut self, key: &str) -> Result<Option<Vec<u8>>>;
@@ -68,10 +130,14 @@ pub trait Host {
     fn state_set(&mut self, key: &str, value: &[u8]) -> Result<()>;
     /// `state.delete`
     fn state_delete(&mut self, key: &str) -> Result<()>;
+    /// `state.keys`
+    fn state_keys(&mut self) -> Result<Vec<String>>;
     /// `config.get`
     fn config(&mut self, key: &str) -> Result<Option<String>>;
+    /// `config.get-all`
+    fn config_all(&mut self) -> Result<Vec<(String, String)>>;
     /// `log.log`
-    fn log(&mut self, level: Level, message: &str) -> Result<()>;
+    fn log(&mut self, level: Level, context: &str, message: &str) -> Result<()>;
     /// `metrics.gauge`
     fn gauge(&mut self, name: &str, value: f64) -> Result<()>;
 }

@@ -1,11 +1,11 @@
-//! The three scalars of JSON that cross the boundary as text: configuration values and report fields.
-//! Lists and objects do not occur.
+//! The scalars of JSON that cross the boundary as text: configuration values, report fields and small tasks.
+//! Lists and objects are not read here.
 
 use alloc::format;
 use alloc::string::String;
 
 /// A finite number, or `None`.
-pub(crate) fn number(text: &str) -> Option<f64> {
+pub fn number(text: &str) -> Option<f64> {
     let text = text.trim();
     // Rust also parses `inf`, `nan` and `+1`, which JSON does not know.
     let starts_as_number = text.starts_with(|c: char| c.is_ascii_digit() || c == '-');
@@ -14,7 +14,7 @@ pub(crate) fn number(text: &str) -> Option<f64> {
 }
 
 /// The content of a string literal, or `None`.
-pub(crate) fn text(literal: &str) -> Option<String> {
+pub fn text(literal: &str) -> Option<String> {
     let inner = literal.trim().strip_prefix('"')?.strip_suffix('"')?;
     let mut characters = inner.chars();
     let mut out = String::with_capacity(inner.len());
@@ -64,7 +64,7 @@ fn hex4(characters: &mut core::str::Chars<'_>) -> Option<u32> {
 }
 
 /// A string literal.
-pub(crate) fn quoted(text: &str) -> String {
+pub fn quoted(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');
     for character in text.chars() {

@@ -10,14 +10,18 @@ extern crate alloc;
 
 #[doc(hidden)]
 pub mod bindings;
-mod config;
+pub mod config;
 mod evaluation;
+pub mod experience;
+mod exports;
 mod failure;
+pub mod harness;
 pub mod host;
 #[cfg(target_arch = "wasm32")]
 mod imports;
-mod json;
+pub mod json;
 pub mod log;
+mod loss;
 mod manifest;
 pub mod maths;
 pub mod metrics;
@@ -30,29 +34,43 @@ mod selection;
 pub mod state;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod testing;
+pub mod tokens;
 mod training;
+pub mod verify;
 
-pub use bindings::reef::recipe::models::{Message, Sampling};
+pub use bindings::reef::recipe::models::{ChatRequest, Completion, Sampling, Usage};
 pub use bindings::reef::recipe::training::{
-    Bounds, CriticOptimizer, Objective, Optimizer, Policy, PolicyGradient, Reduction, Weight,
+    Advantages, Bounds, CriticOptimizer, Distillation, Divergence, DivergenceKind, Importance, KlPenalty, Objective,
+    Optimizer, Policy, PolicyGradient, RatioSource, Reduction, Support, Term, TopKDistillation, Weight,
 };
 pub use bindings::reef::recipe::types::{
-    Choice, ConfigKey, Context, Decision, Failure, Group, Manifest, Measurement, Proposal, ReportField, Retirement,
-    Sample, Selection, Surface, ValueKind, Verdict,
+    Choice, ConfigKey, Context, Decision, Entry, EntryKind, EntryName, Failure, Group, Manifest, Measurement, Message,
+    Mutation, Proposal, ReportField, Retirement, Route, Sample, Selection, Surface, ValueKind, Verdict,
 };
+pub use bindings::reef::recipe::verify::Outcome;
 pub use config::{Field, Key, Value};
 pub use evaluation::Paired;
+pub use exports::{Exchange, Judgement, Live, Migration, Request, Requests, StateEntry};
+pub use loss::Loss;
 pub use manifest::Capability;
 pub use recipe::{Recipe, Result};
 pub use samples::{Batch, PerToken, Pool, Samples};
 pub use training::{Candidate, Measurements, Trainer};
+pub use verify::Verifier;
+
+#[doc(hidden)]
+pub use alloc::{format as __format, string::String as __String, vec::Vec as __Vec};
+#[cfg(target_arch = "wasm32")]
+#[doc(hidden)]
+pub use runtime::log_panics;
 
 /// What a recipe needs in scope; with it, a recipe is `#![no_std]` without noticing.
 pub mod prelude {
     pub use crate::{
-        Batch, Bounds, Candidate, Capability, Context, CriticOptimizer, Failure, Field, Key, Manifest, Optimizer,
-        Paired, PerToken, Policy, PolicyGradient, Pool, Proposal, Recipe, Reduction, Result, Sample, Samples,
-        Selection, Trainer, Verdict, Weight, log, maths, metrics, models, state,
+        Advantages, Batch, Bounds, Candidate, Capability, Context, CriticOptimizer, Failure, Field, Key, Loss,
+        Manifest, Message, Objective, Optimizer, Outcome, Paired, PerToken, Policy, PolicyGradient, Pool, Proposal,
+        Recipe, Reduction, Result, Retirement, Sample, Samples, Sampling, Selection, Trainer, Verdict, Verifier,
+        Weight, experience, log, maths, metrics, models, state, tokens, verify,
     };
     pub use alloc::borrow::ToOwned;
     pub use alloc::string::{String, ToString};

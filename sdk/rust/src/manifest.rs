@@ -16,6 +16,12 @@ pub enum Capability {
     Training,
     /// Model calls and held-out tasks.
     Models,
+    /// The harness tree and its episodes.
+    Harness,
+    /// The operator's verifiers.
+    Verify,
+    /// The tokenizer and the chat template.
+    Tokens,
     /// Values that survive the call.
     State,
     /// Configuration; [`Manifest::key`] asks for it.
@@ -33,6 +39,9 @@ impl Capability {
             Self::Experience => "experience",
             Self::Training => "training",
             Self::Models => "models",
+            Self::Harness => "harness",
+            Self::Verify => "verify",
+            Self::Tokens => "tokens",
             Self::State => "state",
             Self::Config => "config",
             Self::Log => "log",
@@ -44,15 +53,30 @@ impl Capability {
 impl Manifest {
     /// A recipe that evolves weights and asks for nothing but [`Capability::Log`]. `version` is semantic.
     pub fn weights(name: &str, version: &str) -> Self {
+        Self::of(Surface::Weights, name, version)
+    }
+
+    /// A recipe that evolves the harness tree.
+    pub fn harness(name: &str, version: &str) -> Self {
+        Self::of(Surface::Harness, name, version)
+    }
+
+    /// A recipe that evolves the routing policy.
+    pub fn router(name: &str, version: &str) -> Self {
+        Self::of(Surface::Router, name, version)
+    }
+
+    fn of(surface: Surface, name: &str, version: &str) -> Self {
         Self {
             name: name.to_string(),
             version: version.to_string(),
-            surface: Surface::Weights,
+            surface,
             needs_score: false,
             report_fields: Vec::new(),
             config: Vec::new(),
             capabilities: vec![Capability::Log.name().to_string()],
             top_k: 0,
+            re_evaluate_every: 0,
         }
     }
 
@@ -93,6 +117,13 @@ impl Manifest {
     #[must_use]
     pub fn top_k(mut self, alternatives: u32) -> Self {
         self.top_k = alternatives;
+        self
+    }
+
+    /// An evaluation of the head is worth repeating after this many releases.
+    #[must_use]
+    pub fn re_evaluate_every(mut self, releases: u32) -> Self {
+        self.re_evaluate_every = releases;
         self
     }
 }

@@ -3,7 +3,7 @@
 use crate::{Batch, Candidate, Context, Failure, Manifest, Pool, Proposal, Selection, Verdict};
 
 /// A decision of a recipe, or why the call is given up: then the step fails and nothing is consumed.
-pub type Result<T> = core::result::Result<T, Failure>;
+pub type Result<T, E = Failure> = core::result::Result<T, E>;
 
 /// A learning strategy: three decisions and a description.
 ///
@@ -43,21 +43,25 @@ macro_rules! export {
 
             impl Guest for Component {
                 fn describe() -> $crate::Manifest {
+                    $crate::log_panics();
                     <$recipe>::describe()
                 }
                 fn select_samples(
                     ctx: $crate::Context,
                     pool: $crate::bindings::Handles,
                 ) -> $crate::Result<$crate::Selection> {
+                    $crate::log_panics();
                     <$recipe>::select(&ctx, &pool.into())
                 }
                 fn propose_update(
                     ctx: $crate::Context,
                     batch: $crate::bindings::Handles,
                 ) -> $crate::Result<$crate::Proposal> {
+                    $crate::log_panics();
                     <$recipe>::propose(&ctx, &batch.into())
                 }
                 fn evaluate(ctx: $crate::Context, subject: u32) -> $crate::Result<$crate::Verdict> {
+                    $crate::log_panics();
                     <$recipe>::evaluate(&ctx, subject.into())
                 }
             }

@@ -3,6 +3,7 @@
 
 use alloc::alloc::{Layout, alloc, realloc};
 use core::arch::wasm32::unreachable;
+use core::cell::Cell;
 use core::fmt::Write;
 use core::panic::PanicInfo;
 
@@ -38,6 +39,21 @@ unsafe extern "C" fn cabi_realloc(old: *mut u8, old_length: usize, align: usize,
     if place.is_null() { unreachable() } else { place }
 }
 
+/// Where a panic is told. Nowhere until an export of a recipe has run, so that a verifier, which never says so,
+/// has no import for it.
+struct Sink(Cell<Option<fn(&str)>>);
+
+#[expect(unsafe_code, reason = "a static must be shareable between threads")]
+// SAFETY: a component has one thread.
+unsafe impl Sync for Sink {}
+
+static SINK: Sink = Sink(Cell::new(None));
+
+/// From now on panics are logged. The exports of a recipe begin with it.
+pub fn log_panics() {
+    SINK.0.set(Some(|message| log(Level::Error, "panic", message)));
+}
+
 /// Bytes of a panic message that are logged.
 const PANIC_MESSAGE_MAX: usize = 512;
 
@@ -63,13 +79,15 @@ impl Write for Message {
     }
 }
 
-/// Logs what happened and traps; the host reports the trap as a fault of the recipe.
+/// Tells what happened and traps; the host reports the trap as a fault of the recipe.
 #[panic_handler]
 fn panic(info: &PanicInfo<'_>) -> ! {
     let mut message = Message { bytes: [0; PANIC_MESSAGE_MAX], length: 0 };
     // A message that does not fit is logged cut.
     let _ = write!(message, "{info}");
     let text = message.bytes.get(..message.length).and_then(|bytes| core::str::from_utf8(bytes).ok());
-    log(Level::Error, text.unwrap_or("panic"));
+    if let Some(tell) = SINK.0.get() {
+        tell(text.unwrap_or("panic"));
+    }
     unreachable()
 }

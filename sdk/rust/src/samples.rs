@@ -1,5 +1,5 @@
 //! Samples by handle, and their columns: one value a sample, or one value a response token.
-//! Prompts and texts stay in the host; a column is one call however many samples it covers.
+//! A column of samples is one call however many it covers; a column of tokens is one call a sample.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -59,6 +59,11 @@ impl Samples {
         host::call(|host| Host::lags(host, &self.handles))
     }
 
+    /// Release that sampled the tokens.
+    pub fn releases(&self) -> Result<Vec<String>> {
+        host::call(|host| Host::releases(host, &self.handles))
+    }
+
     /// Inference records that the reports reference.
     pub fn reference_counts(&self) -> Result<Vec<u32>> {
         host::call(|host| Host::reference_counts(host, &self.handles))
@@ -72,6 +77,11 @@ impl Samples {
     /// Tokens after the first prompt, observations included: T of every per-token column.
     pub fn response_lengths(&self) -> Result<Vec<u32>> {
         host::call(|host| Host::response_lengths(host, &self.handles))
+    }
+
+    /// Tokens that the policy sampled: the ones in the mask.
+    pub fn action_counts(&self) -> Result<Vec<u32>> {
+        host::call(|host| Host::action_counts(host, &self.handles))
     }
 
     /// Mean natural-log probability of the sampled tokens.

@@ -3,7 +3,9 @@
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use crate::{Candidate, Choice, Decision, Measurement, Proposal, Retirement, Sample, Selection, Verdict};
+use crate::{
+    Candidate, Choice, Decision, Group, Measurement, Mutation, Proposal, Retirement, Route, Sample, Selection, Verdict,
+};
 
 impl Selection {
     /// Not yet; the reason is shown in the status.
@@ -14,6 +16,11 @@ impl Selection {
     /// Train on these, in this order.
     pub fn train(samples: Vec<Sample>) -> Self {
         Self { choice: Choice::Train(samples), retire: Vec::new() }
+    }
+
+    /// Train on these groups, in this order.
+    pub fn train_groups(groups: Vec<Group>) -> Self {
+        Self { choice: Choice::TrainGroups(groups), retire: Vec::new() }
     }
 
     /// Gives up samples that will never be used.
@@ -35,6 +42,18 @@ impl Proposal {
     /// The batch is consumed and nothing is released. Of a checkpoint made in the call, the critic stays.
     pub fn skip(reason: impl Into<String>) -> Self {
         Self::Skip(reason.into())
+    }
+}
+
+impl From<Vec<Mutation>> for Proposal {
+    fn from(changes: Vec<Mutation>) -> Self {
+        Self::Mutations(changes)
+    }
+}
+
+impl From<Vec<Route>> for Proposal {
+    fn from(rules: Vec<Route>) -> Self {
+        Self::Router(rules)
     }
 }
 

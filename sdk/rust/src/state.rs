@@ -2,6 +2,7 @@
 //! dropped when the call fails. Values are little-endian numbers without any framing.
 
 use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 
 use crate::host::{self, Host};
@@ -80,6 +81,14 @@ pub fn set<T: Stored>(key: &str, value: &T) -> Result<()> {
 /// The host's refusal.
 pub fn delete(key: &str) -> Result<()> {
     host::call(|host| Host::state_delete(host, key))
+}
+
+/// Every key, sorted, as it will be after the writes of this call.
+///
+/// # Errors
+/// The host's refusal.
+pub fn keys() -> Result<Vec<String>> {
+    host::call(Host::state_keys)
 }
 
 #[cfg(test)]

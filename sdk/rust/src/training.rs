@@ -3,10 +3,7 @@
 use alloc::vec::Vec;
 
 use crate::host::{self, Host};
-use crate::{
-    CriticOptimizer, Measurement, Objective, Optimizer, PerToken, Policy, PolicyGradient, Reduction, Result, Samples,
-    Weight,
-};
+use crate::{CriticOptimizer, Loss, Measurement, Optimizer, PerToken, Policy, Result, Sample, Samples};
 
 /// A trainer that started from the head release. Valid for this call.
 #[derive(Debug, PartialEq, Eq)]
@@ -21,17 +18,47 @@ impl Trainer {
         Ok(Self { handle })
     }
 
-    /// Log-probs of the recorded response tokens.
+    /// A sample with another prompt, another response or both, as token ids; `None` keeps the sample's own. A new
+    /// response is all action tokens and has no recorded log-probs: [`Trainer::forward`] and `nll` make sense on
+    /// it, other losses do not. Valid for this call.
+    pub fn derive(sample: Sample, prompt: Option<&[u32]>, response: Option<&[u32]>) -> Result<Sample> {
+        host::call(|host| Host::derive(host, sample, prompt, response))
+    }
+
+    /// Log-probs of the response tokens.
     pub fn forward(&self, which: Policy, samples: &Samples) -> Result<PerToken<f32>> {
-        let column = host::call(|host| Host::forward(host, self.handle, which, samples.handles()))?;
+        let column = host::call(|host| Host::forward(host, self.handle, &which, samples.handles()))?;
         PerToken::new(column, &samples.response_lengths()?)
     }
 
-    /// One optimizer step. Measures `loss`, `gradient_norm`, `masked_share`, `first_step_kl`,
-    /// `logprob_abs_diff`, `tokens` and `entropy`.
-    pub fn train(&self, samples: &Samples, what: impl Into<Objective>, how: Optimizer) -> Result<Measurements> {
+    /// One optimizer step on a loss, or on a weighted sum of several. Measures `loss`, `gradient_norm`,
+    /// `masked_share`, `first_step_kl`, `logprob_abs_diff`, `tokens`, `entropy` and `skipped`.
+    pub fn train(&self, samples: &Samples, what: impl Into<Loss>, how: Optimizer) -> Result<Measurements> {
         let what = what.into();
-        host::call(|host| Host::train(host, self.handle, samples.handles(), &what, how)).map(Measurements)
+        host::call(|host| Host::train(host, self.handle, samples.handles(), what.terms(), how)).map(Measurements)
+    }
+
+    /// Adds the gradient of a loss to the trainer's, without a step. Measures as [`Trainer::train`].
+    pub fn forward_backward(&self, samples: &Samples, what: impl Into<Loss>) -> Result<Measurements> {
+        let what = what.into();
+        host::call(|host| Host::forward_backward(host, self.handle, samples.handles(), what.terms())).map(Measurements)
+    }
+
+    /// Adds the gradient of a loss of the recipe's own: dL/d(log π) of every response token, used as given, on
+    /// observations too. Measures `tokens` and `gradient_norm` of the trainer's gradient so far.
+    pub fn backward(&self, samples: &Samples, gradients: &PerToken<f32>) -> Result<Measurements> {
+        host::call(|host| Host::backward(host, self.handle, samples.handles(), gradients.values())).map(Measurements)
+    }
+
+    /// One step on the trainer's gradient, which is then 0. Measures `gradient_norm` before clipping and
+    /// `skipped`: 1 when the gradient was exactly 0, and nothing changed.
+    pub fn optimizer_step(&self, how: Optimizer) -> Result<Measurements> {
+        host::call(|host| Host::optimizer_step(host, self.handle, how)).map(Measurements)
+    }
+
+    /// Moves the moving average, [`Policy::Ema`], towards the adapter: ema ← (1 − rate)·ema + rate·adapter.
+    pub fn update_ema(&self, rate: f64) -> Result<()> {
+        host::call(|host| Host::update_ema(host, self.handle, rate))
     }
 
     /// The critic's values of the response tokens; 0 before its first fit.
@@ -82,20 +109,6 @@ impl Measurements {
     /// Names and numbers.
     pub fn iter(&self) -> impl Iterator<Item = (&str, f64)> {
         self.0.iter().map(|measurement| (measurement.name.as_str(), measurement.value))
-    }
-}
-
-impl PolicyGradient {
-    /// −f(r)·A·log π with one advantage per response token; mean over the action tokens of a sample, then
-    /// over samples.
-    pub fn new(weight: Weight, advantages: PerToken<f32>) -> Self {
-        Self { weight, advantages: advantages.into_values(), reduction: Reduction::SampleTokenMean }
-    }
-}
-
-impl From<PolicyGradient> for Objective {
-    fn from(objective: PolicyGradient) -> Self {
-        Self::PolicyGradient(objective)
     }
 }
 

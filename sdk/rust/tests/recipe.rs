@@ -2,7 +2,7 @@
 
 use reef_recipe::prelude::*;
 use reef_recipe::testing::{Call, FakeHost, FakeSample};
-use reef_recipe::{Choice, Decision, Objective};
+use reef_recipe::{Choice, Decision, Objective, Term};
 
 struct Reinforce;
 
@@ -42,6 +42,8 @@ fn the_manifest_says_what_the_recipe_reads() {
     let manifest = Reinforce::describe();
     assert_eq!(manifest.capabilities, ["log", "experience", "training", "config"]);
     assert_eq!(manifest.config[0].default_value, "32");
+    assert_eq!((manifest.config[0].minimum, manifest.config[0].maximum), (Some(2.0), Some(512.0)));
+    assert_eq!((manifest.config[1].minimum, manifest.config[1].maximum), (None, None));
     assert_eq!(manifest.config[1].default_value, r#""plain \"words\"""#);
     assert!(manifest.needs_score && !manifest.report_fields[0].required);
 }
@@ -71,13 +73,14 @@ fn a_value_of_the_wrong_type_or_range_names_its_key() {
 fn a_batch_is_trained_with_one_advantage_per_token() {
     let mut host = host();
     assert_eq!(host.propose::<Reinforce>(), Ok(Proposal::Weights(9)));
-    let [Call::Open, Call::Train { items, objective: Objective::PolicyGradient(loss), .. }, Call::Checkpoint] =
-        host.calls.as_slice()
-    else {
+    let [Call::Open, Call::Train { items, terms, .. }, Call::Checkpoint] = host.calls.as_slice() else {
         panic!("{:?}", host.calls);
     };
     assert_eq!(items, &[100, 101]);
-    assert_eq!(loss.advantages, [0.5, 0.5, 0.5, -0.5]);
+    let [Term { factor: 1.0, what: Objective::PolicyGradient(loss) }] = terms.as_slice() else {
+        panic!("{terms:?}");
+    };
+    assert_eq!(loss.advantages, Advantages::PerToken(vec![0.5, 0.5, 0.5, -0.5]));
 }
 
 #[test]
@@ -107,7 +110,8 @@ fn report_fields_are_typed_and_optional() {
 #[test]
 fn a_column_of_the_wrong_length_is_refused() {
     let outcome = host().call(|| {
-        let loss = PolicyGradient::new(Weight::Reinforce, [vec![1.0f32]].into_iter().collect());
+        let column: PerToken<f32> = [vec![1.0]].into_iter().collect();
+        let loss = PolicyGradient::new(Weight::Reinforce, column);
         let batch = Batch::from(vec![100, 101]);
         Trainer::open()?.train(&batch, loss, Optimizer::adamw(1e-3))
     });

@@ -14,5 +14,5 @@ pub use evaluation::{Gate, GateDecision, Grader, HeldOutTask, Message, gate_deci
 pub use name::{ContentId, InvalidName, RecordId, ReleaseId, ScenarioName, Tag, TenantId, sha256_hex};
 pub use record::{Inference, RecordStatus, ReleaseSpan, Report, ReportError, Sampling, TokenTrace};
 pub use release::{Release, ReleaseManifest, ReleaseOrigin, Surface};
-pub use sample::{AssemblyError, Sample, Trajectory, Turn, assemble, lag};
+pub use sample::{AssemblyError, Sample, Trajectory, Turn, TurnSpan, assemble, lag};
 pub use step::{CallReport, Step, StepOutcome};

@@ -41,6 +41,18 @@ pub struct Trajectory {
     pub mask: Vec<u8>,
     /// Recorded log-probs, 0 on observations; length T.
     pub logprobs: Vec<f32>,
+    /// Where each turn lies in the response, in the order of the records; empty where that is not known.
+    #[serde(default)]
+    pub turns: Vec<TurnSpan>,
+}
+
+/// Sampled tokens of one turn, as a part of the response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TurnSpan {
+    /// First token, counted from the start of the response.
+    pub start: u32,
+    /// Tokens; 0 for a turn that a later prompt changed, because its tokens are no longer what was sampled.
+    pub length: u32,
 }
 
 /// One turn, borrowed from its record.
@@ -83,7 +95,7 @@ pub fn assemble(turns: &[Turn<'_>], realign_threshold: usize) -> Result<Trajecto
     let first = turns.first().ok_or(AssemblyError::Empty)?;
     let prompt_length = first.prompt.len();
     let mut merged =
-        Trajectory { tokens: first.prompt.to_vec(), prompt_length, mask: Vec::new(), logprobs: Vec::new() };
+        Trajectory { tokens: first.prompt.to_vec(), prompt_length, mask: vec![], logprobs: vec![], turns: vec![] };
     let mut last_response_start = prompt_length;
     for (index, turn) in turns.iter().enumerate() {
         if turn.output.is_empty() || turn.output.len() != turn.logprobs.len() {
@@ -105,13 +117,22 @@ pub fn assemble(turns: &[Turn<'_>], realign_threshold: usize) -> Result<Trajecto
                     *logprob = 0.0;
                 }
             }
+            if let Some(changed) = merged.turns.last_mut() {
+                changed.length = 0;
+            }
         }
         let delta = turn.prompt.get(shared..).unwrap_or_default();
         append(&mut merged, delta, 0, None);
         last_response_start = merged.tokens.len();
+        merged.turns.push(span(merged.mask.len(), turn.output.len()));
         append(&mut merged, turn.output, 1, Some(turn.logprobs));
     }
     Ok(merged)
+}
+
+fn span(start: usize, length: usize) -> TurnSpan {
+    let tokens = |count| u32::try_from(count).unwrap_or(u32::MAX);
+    TurnSpan { start: tokens(start), length: tokens(length) }
 }
 
 fn append(merged: &mut Trajectory, tokens: &[u32], mask: u8, logprobs: Option<&[f32]>) {
@@ -144,6 +165,7 @@ mod tests {
         assert_eq!(merged.tokens, [1, 2, 3, 4, 5, 6, 7]);
         assert_eq!(merged.mask, [1, 1, 0, 1]);
         assert_eq!(merged.logprobs, [-0.1, -0.2, 0.0, -0.3]);
+        assert_eq!(merged.turns, [TurnSpan { start: 0, length: 2 }, TurnSpan { start: 3, length: 1 }]);
     }
 
     #[test]
@@ -151,6 +173,7 @@ mod tests {
         let merged = two(&[1, 2, 3, 4, 9, 6]).expect("realigned");
         assert_eq!(merged.tokens, [1, 2, 3, 4, 9, 6, 7]);
         assert_eq!(merged.mask, [0, 0, 0, 1]);
+        assert_eq!(merged.turns, [TurnSpan { start: 0, length: 0 }, TurnSpan { start: 3, length: 1 }]);
     }
 
     #[test]

@@ -48,10 +48,19 @@ pub struct CallReport {
     pub function: String,
     /// Fuel consumed.
     pub fuel: u64,
-    /// Wall time without host calls, microseconds.
+    /// Time that the guest ran, microseconds.
     pub guest_us: u64,
-    /// Wall time in host calls, microseconds.
+    /// Time in training, model and other host calls that take long, microseconds.
     pub host_us: u64,
+    /// Time from the start of the call to its end, waiting for a thread included, microseconds.
+    #[serde(default)]
+    pub wall_us: u64,
+    /// Bytes that the guest handed to the host: arguments of host calls and the result.
+    #[serde(default)]
+    pub bytes_in: u64,
+    /// Bytes that the host handed to the guest: arguments of the call and answers of host calls.
+    #[serde(default)]
+    pub bytes_out: u64,
     /// Peak of linear memory over all memories, bytes.
     pub memory_peak_bytes: u64,
     /// Host calls per capability.

@@ -1,21 +1,24 @@
-//! One call of a recipe: what the caller gives, what comes back, and the three functions that make it.
+//! One call of a recipe: what the caller gives, what comes back, and the functions that make it.
 //! Calls wait for a slot, run on the sandbox's threads in a fresh store, and end in a value or a fault.
 //! The trainer and the models of a call come back with its outcome; nothing a failed call staged does.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-use reef_core::{CallReport, Sample};
+use reef_core::{AssemblyError, CallReport, Message, RecordId, Sample};
 use serde_json::{Map, Value};
 use tracing::Instrument;
 
 use crate::admission::Permit;
 use crate::call_state::CallState;
+use crate::generation::{Export, Returned};
+use crate::hooks::{self, Exchange, Judgement, RequestView};
 use crate::load::Recipe;
 use crate::output::{self, Proposal, Selection, Verdict};
-use crate::run::{Ended, Export, Returned, run};
-use crate::{Cancel, Capability, Fault, FaultKind, Models, Training};
+use crate::run::{Ended, run};
+use crate::traffic::Bytes;
+use crate::{Cancel, Capability, Fault, FaultKind, Models, Records, Tokens, Training, Verifiers};
 
 /// A sample and its distance from the head.
 #[derive(Debug, Clone, PartialEq)]
@@ -61,8 +64,43 @@ pub struct Call {
     pub training: Option<Box<dyn Training>>,
     /// The models; a call without them answers model calls with an error.
     pub models: Option<Box<dyn Models>>,
+    /// The tokenizer; a call without it answers with an error.
+    pub tokens: Option<Arc<dyn Tokens>>,
+    /// The records behind the samples; a call without them answers with an error.
+    pub records: Option<Arc<dyn Records>>,
+    /// Verifiers by name.
+    pub verifiers: Verifiers,
+    /// Reports that are no samples, and why; shown to `select-samples` only.
+    pub unusable: Vec<(RecordId, AssemblyError)>,
     /// Ends the call from outside. Give the trainer and the models a clone, so that they end soon as well.
     pub cancel: Cancel,
+}
+
+impl Call {
+    /// A call with nothing to work on.
+    pub fn new(context: Context) -> Self {
+        Self {
+            context,
+            samples: Arc::default(),
+            batch: Vec::new(),
+            config: Map::new(),
+            state: BTreeMap::new(),
+            training: None,
+            models: None,
+            tokens: None,
+            records: None,
+            verifiers: Verifiers::default(),
+            unusable: Vec::new(),
+            cancel: Cancel::new(),
+        }
+    }
+}
+
+impl Bytes for Context {
+    fn bytes(&self) -> u64 {
+        const NUMBERS_BYTES: u64 = 20;
+        (&self.tenant, &self.scenario, &self.head).bytes().saturating_add(NUMBERS_BYTES)
+    }
 }
 
 /// What is left of a call.
@@ -112,13 +150,52 @@ impl Recipe {
         })
     }
 
-    async fn enter(&self, export: Export, call: Call) -> Result<Ended, Fault> {
-        let checked = self.check(export, &call);
+    /// The state that `from_version` of this recipe left in `call.state`, carried over: the whole new state.
+    /// A recipe without `migration` is not called and ends in a fault.
+    pub async fn migrate(&self, call: Call, from_version: &str) -> Outcome<BTreeMap<String, Vec<u8>>> {
+        let entries = call.state.clone().into_iter().collect();
+        let export = Export::Migrate { from_version: from_version.to_owned(), entries };
+        let ended = self.enter(export, call).await;
+        conclude(ended, |returned, state| match returned {
+            Returned::Migrated(Ok(raw)) => hooks::migrated(raw, state),
+            Returned::Migrated(Err(raw)) => Err(output::failure(raw)),
+            _ => Err(mixed_up()),
+        })
+    }
+
+    /// Scores for exchanges that were recorded, oldest first. State that the recipe writes is in the outcome.
+    /// A recipe without `live` is not called and ends in a fault.
+    pub async fn ingest(&self, call: Call, exchanges: Vec<Exchange>) -> Outcome<Vec<Judgement>> {
+        let handed: BTreeSet<RecordId> = exchanges.iter().map(|exchange| exchange.id.clone()).collect();
+        let ended = self.enter(Export::Ingest(exchanges), call).await;
+        conclude(ended, |returned, _| match returned {
+            Returned::Judgements(Ok(raw)) => hooks::judgements(raw, &handed),
+            Returned::Judgements(Err(raw)) => Err(output::failure(raw)),
+            _ => Err(mixed_up()),
+        })
+    }
+
+    /// The messages to answer instead of those of the request; `None` = as it is, and so after a fault.
+    /// A recipe without `requests`, or without the grant, is not called and ends in a fault.
+    pub async fn transform_request(&self, call: Call, request: RequestView) -> Outcome<Option<Vec<Message>>> {
+        let ended = self.enter(Export::TransformRequest(request), call).await;
+        conclude(ended, |returned, _| match returned {
+            Returned::Transformed(raw) => hooks::transformed(raw),
+            _ => Err(mixed_up()),
+        })
+    }
+
+    async fn enter(&self, export: Export, mut call: Call) -> Result<Ended, Fault> {
+        let checked = self.check(&export, &call);
         let tenant = call.context.tenant.clone();
         let cancel = call.cancel.clone();
-        let state = CallState::new(call, self.shared().config(), self.label().into(), Some(self.manifest_shared()));
+        if export != Export::SelectSamples {
+            call.unusable.clear();
+        }
+        let mut state = CallState::new(call, self.shared().config(), self.label().into(), Some(self.manifest_shared()));
+        state.sealed = export.sealed().then_some(export.name());
         if let Err(fault) = checked {
-            return Ok(Ended::refused(export, state, fault));
+            return Ok(Ended::refused(export.name(), state, fault));
         }
         let admitted = tokio::select! {
             biased;
@@ -127,18 +204,18 @@ impl Recipe {
         };
         match admitted {
             Ok(permit) => self.spawn(export, state, permit).await,
-            Err(fault) => Ok(Ended::refused(export, state, fault)),
+            Err(fault) => Ok(Ended::refused(export.name(), state, fault)),
         }
     }
 
     /// Runs the call on the sandbox's runtime. Dropping the returned future ends the call.
     async fn spawn(&self, export: Export, state: CallState, mut permit: Permit) -> Result<Ended, Fault> {
         let span = tracing::info_span!("recipe_call", function = export.name(), recipe = %state.label, step = state.context.step);
-        let (shared, pre) = (Arc::clone(self.shared()), self.pre());
+        let (shared, linked) = (Arc::clone(self.shared()), self.linked());
         let lane = permit.lane();
         permit.measure(Arc::clone(&state.meter));
         let task = async move {
-            let ended = run(&shared, &pre, state, export).await;
+            let ended = run(&shared, linked.as_ref(), state, export).await;
             permit.charge(ended.report.fuel);
             ended
         };
@@ -149,9 +226,13 @@ impl Recipe {
     }
 
     /// Refuses calls that break a rule of the caller, before any guest code runs.
-    fn check(&self, export: Export, call: &Call) -> Result<(), Fault> {
+    fn check(&self, export: &Export, call: &Call) -> Result<(), Fault> {
         self.manifest().check_config(&call.config).map_err(|told| Fault::new(FaultKind::Declined, told))?;
-        if matches!(export, Export::ProposeUpdate) && call.training.is_none() && self.imports(Capability::Training) {
+        self.check_optional(export)?;
+        if matches!(export, Export::ProposeUpdate)
+            && call.training.is_none()
+            && self.imports().contains(&Capability::Training)
+        {
             let told = format!(
                 "recipe {} uses training and propose-update was called without a trainer",
                 self.manifest().name
@@ -159,6 +240,24 @@ impl Recipe {
             return Err(Fault::new(FaultKind::MissingCapability, told));
         }
         check_batch(call).map_err(|told| Fault::new(FaultKind::HostBug, told))
+    }
+}
+
+impl Recipe {
+    /// Optional exports are called only where they are there and granted.
+    fn check_optional(&self, export: &Export) -> Result<(), Fault> {
+        let (exports, name) = (self.exports(), &self.manifest().name);
+        let there = match export {
+            Export::Migrate { .. } => exports.migration,
+            Export::Ingest(_) => exports.live,
+            Export::TransformRequest(_) => exports.requests,
+            _ => true,
+        };
+        if there {
+            return Ok(());
+        }
+        let told = format!("recipe {name} does not export {}, or the operator does not grant it", export.name());
+        Err(Fault::new(FaultKind::MissingCapability, told))
     }
 }
 
@@ -239,7 +338,14 @@ pub(crate) mod testing {
     use crate::{ConfigKey, Manifest, SandboxConfig, Surface, ValueKind};
 
     pub(crate) fn manifest() -> Manifest {
-        let batch = ConfigKey { name: "batch".into(), kind: ValueKind::Number, default: json!(32), doc: String::new() };
+        let batch = ConfigKey {
+            name: "batch".into(),
+            kind: ValueKind::Number,
+            default: json!(32),
+            minimum: None,
+            maximum: None,
+            doc: String::new(),
+        };
         Manifest {
             name: "probe".into(),
             version: "1.0.0".into(),
@@ -249,6 +355,7 @@ pub(crate) mod testing {
             config: vec![batch],
             capabilities: Default::default(),
             top_k: 0,
+            re_evaluate_every: 0,
         }
     }
 
@@ -261,6 +368,7 @@ pub(crate) mod testing {
             prompt_length: 2,
             logprobs: mask.iter().map(|m| if *m == 1 { -0.5 } else { 0.0 }).collect(),
             mask,
+            turns: Vec::new(),
         };
         let sample = Sample {
             report: RecordId::parse(format!("report-{index}")).expect("id"),
@@ -288,16 +396,8 @@ pub(crate) mod testing {
             head: "a".repeat(40),
             max_staleness: 4,
         };
-        let call = Call {
-            context,
-            samples: Arc::new((0..count).map(sample).collect()),
-            batch,
-            config: Map::new(),
-            state: BTreeMap::new(),
-            training: None,
-            models: None,
-            cancel: Cancel::new(),
-        };
+        let samples = Arc::new((0..count).map(sample).collect());
+        let call = Call { samples, batch, ..Call::new(context) };
         CallState::new(call, &SandboxConfig::default(), "probe@1.0.0".into(), None)
     }
 }

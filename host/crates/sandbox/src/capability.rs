@@ -1,14 +1,10 @@
 //! Capabilities: the interfaces a recipe may import, and what an operator grants.
+//! Which of them a version of the interface has is known to its generation, not here.
 
 use std::collections::BTreeSet;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-
-/// Package and version of the interface that this host provides.
-pub(crate) const PACKAGE: &str = "reef:recipe";
-/// Version of [`PACKAGE`].
-pub(crate) const VERSION: &str = "0.1.0";
 
 /// One interface of the host that a recipe may be granted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -20,6 +16,12 @@ pub enum Capability {
     Training,
     /// Model calls and held-out scores.
     Models,
+    /// Trees of harness entries and episodes; this host does not provide it.
+    Harness,
+    /// Verifiers that the operator installed.
+    Verify,
+    /// The tokenizer and the chat template.
+    Tokens,
     /// Key-value state of (tenant, scenario, recipe).
     State,
     /// The recipe's configuration.
@@ -28,12 +30,25 @@ pub enum Capability {
     Log,
     /// Named numbers stored with the step.
     Metrics,
+    /// The export `transform-request`, which changes what users send: granted by name only.
+    Requests,
 }
 
 impl Capability {
     /// Every capability.
-    pub const ALL: [Self; 7] =
-        [Self::Experience, Self::Training, Self::Models, Self::State, Self::Config, Self::Log, Self::Metrics];
+    pub const ALL: [Self; 11] = [
+        Self::Experience,
+        Self::Training,
+        Self::Models,
+        Self::Harness,
+        Self::Verify,
+        Self::Tokens,
+        Self::State,
+        Self::Config,
+        Self::Log,
+        Self::Metrics,
+        Self::Requests,
+    ];
 
     /// Name in WIT, in the manifest and in the configuration.
     pub fn as_str(self) -> &'static str {
@@ -41,11 +56,20 @@ impl Capability {
             Self::Experience => "experience",
             Self::Training => "training",
             Self::Models => "models",
+            Self::Harness => "harness",
+            Self::Verify => "verify",
+            Self::Tokens => "tokens",
             Self::State => "state",
             Self::Config => "config",
             Self::Log => "log",
             Self::Metrics => "metrics",
+            Self::Requests => "requests",
         }
+    }
+
+    /// Does this host provide it?
+    pub fn provided(self) -> bool {
+        self != Self::Harness
     }
 
     /// The capability of that name.
@@ -66,9 +90,10 @@ impl fmt::Display for Capability {
 pub struct Grants(pub BTreeSet<Capability>);
 
 impl Grants {
-    /// Everything.
+    /// Everything that this host provides, except `requests`: changing what users send is granted by name.
     pub fn all() -> Self {
-        Capability::ALL.into_iter().collect()
+        let usual = |capability: &Capability| capability.provided() && *capability != Capability::Requests;
+        Capability::ALL.into_iter().filter(usual).collect()
     }
 
     /// Nothing.
@@ -100,5 +125,14 @@ mod tests {
         }
         assert_eq!(Capability::parse("network"), None);
         assert!(Grants::all().contains(Capability::Models) && !Grants::none().contains(Capability::Log));
+    }
+
+    #[test]
+    fn changing_requests_is_granted_by_name_only() {
+        let all = Grants::all();
+        assert!(!all.contains(Capability::Requests) && !all.contains(Capability::Harness));
+        assert!(all.contains(Capability::Verify) && all.contains(Capability::Tokens));
+        let named: Grants = serde_json::from_str(r#"["requests"]"#).expect("known");
+        assert!(named.contains(Capability::Requests));
     }
 }

@@ -1,18 +1,44 @@
 //! Capability `config`: the recipe's own configuration, checked against its manifest before the call.
 
-use crate::bindings::reef::recipe::config::Host;
-use crate::call_state::CallState;
+use crate::call_state::{CallState, Denied};
+use crate::traffic::Bytes;
 use crate::{Capability, FaultKind};
 
-impl Host for CallState {
-    fn get(&mut self, key: String) -> Option<String> {
-        // The interface has no error to answer with, and a silent `none` would be a wrong value.
-        if let Err(told) = self.admit(Capability::Config) {
-            self.cut(FaultKind::HostLimit(Capability::Config), &told);
+impl CallState {
+    pub(crate) fn config_get(&mut self, key: &str) -> Option<String> {
+        if !self.admit_config(&key) {
             return None;
         }
         let declared = self.manifest.as_ref()?.config.iter().find(|declared| declared.name == key)?;
-        Some(self.config.get(&key).unwrap_or(&declared.default).to_string())
+        let value = self.config.get(key).unwrap_or(&declared.default).to_string();
+        self.traffic.gave(value.bytes());
+        Some(value)
+    }
+
+    /// Every declared key, sorted.
+    pub(crate) fn config_get_all(&mut self) -> Vec<(String, String)> {
+        if !self.admit_config(&()) {
+            return Vec::new();
+        }
+        let Some(manifest) = &self.manifest else { return Vec::new() };
+        let value = |name: &str, default: &serde_json::Value| self.config.get(name).unwrap_or(default).to_string();
+        let mut all: Vec<_> =
+            manifest.config.iter().map(|key| (key.name.clone(), value(&key.name, &key.default))).collect();
+        all.sort_unstable();
+        self.traffic.gave(all.bytes());
+        all
+    }
+
+    /// The interface has no error to answer with, and after a flood a silent `none` would be a wrong value.
+    fn admit_config(&mut self, arguments: &impl Bytes) -> bool {
+        match self.admit(Capability::Config, arguments) {
+            Ok(()) => true,
+            Err(Denied::Sealed(_)) => false,
+            Err(Denied::Budget(told)) => {
+                self.cut(FaultKind::HostLimit(Capability::Config), &told);
+                false
+            }
+        }
     }
 }
 
@@ -29,20 +55,24 @@ mod tests {
     fn the_operators_value_wins_over_the_default_and_unknown_keys_are_none() {
         let mut state = testing::state(0, vec![]);
         state.manifest = Some(Arc::new(testing::manifest()));
-        assert_eq!(Host::get(&mut state, "batch".into()), Some("32".into()));
+        assert_eq!(state.config_get("batch"), Some("32".into()));
         state.config.insert("batch".into(), json!(8));
         state.config.insert("secret".into(), json!("s"));
-        assert_eq!(Host::get(&mut state, "batch".into()), Some("8".into()));
-        assert_eq!(Host::get(&mut state, "secret".into()), None);
+        assert_eq!(state.config_get("batch"), Some("8".into()));
+        assert_eq!(state.config_get("secret"), None);
+        assert_eq!(state.config_get_all(), [("batch".to_owned(), "8".to_owned())]);
+        state.sealed = Some("migrate");
+        assert_eq!(state.config_get("batch"), None);
+        assert!(state.config_get_all().is_empty() && state.cut_off.is_none());
     }
 
     #[test]
     fn a_flood_ends_the_call() {
         let mut state = testing::state(0, vec![]);
         state.host_calls_max = 1;
-        assert_eq!(Host::get(&mut state, "a".into()), None);
+        assert_eq!(state.config_get("a"), None);
         assert!(state.cut_off.is_none());
-        assert_eq!(Host::get(&mut state, "a".into()), None);
+        assert_eq!(state.config_get("a"), None);
         assert_eq!(state.cut_off.expect("cut off").kind, FaultKind::HostLimit(Capability::Config));
     }
 }

@@ -27,6 +27,8 @@ const GUEST_STACK_BYTES: usize = 512 * 1024;
 const CALL_STACK_BYTES: usize = 2 * 1024 * 1024;
 /// Compilations at the same time; each may use every core.
 const COMPILES_CONCURRENT_MAX: usize = 1;
+/// Stores of one call: the recipe's, and that of the verifier that it waits for.
+const STORES_PER_CALL: u32 = 2;
 /// Fuel of one page of `memory.grow`: the kernel zeroes 64 KiB for it.
 const GROW_PAGE_FUEL: u8 = 255;
 
@@ -174,7 +176,7 @@ pub(crate) fn settings() -> Config {
 
 /// A pool in which every concurrent call finds its instances, memories, tables and stack.
 fn pool(config: &SandboxConfig) -> PoolingAllocationConfig {
-    let calls = config.calls_concurrent_max;
+    let calls = config.calls_concurrent_max.saturating_mul(STORES_PER_CALL);
     let each = |count: usize| calls.saturating_mul(u32::try_from(count).unwrap_or(u32::MAX));
     let mut pool = PoolingAllocationConfig::new();
     pool.total_component_instances(calls)

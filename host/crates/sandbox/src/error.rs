@@ -26,7 +26,8 @@ pub enum SandboxError {
     Invalid(String),
     /// An import that this host does not provide.
     #[error(
-        "the recipe imports '{import}', which this host does not provide; a recipe may import only interfaces of reef:recipe@0.1.0"
+        "the recipe imports '{import}', which this host does not provide; a recipe may import only interfaces of reef:recipe, of {known}",
+        known = crate::generation::known()
     )]
     UnknownImport {
         /// Name in the component.
@@ -50,8 +51,14 @@ pub enum SandboxError {
         "the recipe needs '{0}' and the operator does not grant it; add it to recipes.grants or use another recipe"
     )]
     NotGranted(Capability),
-    /// A missing export.
-    #[error("the recipe does not export reef:recipe/strategy@0.1.0: {0}")]
+    /// A capability that this host knows and does not have.
+    #[error("the recipe imports '{0}', which this server does not provide")]
+    NotProvided(Capability),
+    /// A version of the interface that this host does not know, or several of them.
+    #[error("{0}; this host knows {known}", known = crate::generation::known())]
+    Version(String),
+    /// A missing export; says which.
+    #[error("the component lacks an export: {0}")]
     MissingExport(String),
     /// Compilation took too long or the compiler is busy.
     #[error(

@@ -1,32 +1,294 @@
-//! Capability `experience`: columns of the samples of a call.
+//! Capability `experience`: columns of the samples of a call, and the records behind them.
 //! Handles are checked one by one, and a call names at most as many samples as its batch has, so that an answer
-//! is never larger than the batch itself.
+//! is never larger than the batch itself. Samples that the call derived have tokens and no records.
 
-use crate::Capability;
-use crate::bindings::reef::recipe::experience::{ExperienceError, Host};
-use crate::bindings::reef::recipe::types;
+use std::borrow::Cow;
+
+use reef_core::{AssemblyError, Message, RecordId};
+
 use crate::call::PoolSample;
-use crate::call_state::CallState;
+use crate::call_state::{CallState, denied_becomes};
+use crate::offload::Lost;
+use crate::traffic::Bytes;
+use crate::{Capability, FaultKind};
 
 /// Bytes of a report field's JSON that a guest gets.
 const FIELD_BYTES_MAX: usize = 64 * 1024;
+/// Bytes of a conversation or a text that a guest gets.
+const TEXT_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
-impl types::Host for CallState {}
+/// What a guest may read of one inference record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecordView {
+    /// The conversation that was sent.
+    pub messages: Vec<Message>,
+    /// Tags of the request.
+    pub tags: Vec<(String, String)>,
+    /// Session of the request.
+    pub session: Option<String>,
+}
+
+/// The records behind the samples of a call. Methods may block.
+pub trait Records: Send + Sync {
+    /// The record; `None` when it is not kept. The error is a sentence.
+    fn record(&self, id: &RecordId) -> Result<Option<RecordView>, String>;
+}
+
+/// Why a column is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ExperienceError {
+    #[error("there is no sample {0} in this call")]
+    UnknownSample(u32),
+    #[error("{0}")]
+    Budget(String),
+    #[error("{0}")]
+    Absent(String),
+    #[error("{0}")]
+    Other(String),
+}
+denied_becomes!(ExperienceError);
+
+/// One record of a trajectory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TurnView {
+    pub(crate) id: String,
+    pub(crate) release: String,
+    pub(crate) start: u32,
+    pub(crate) length: u32,
+}
+
+impl Bytes for AssemblyError {
+    const EACH: Option<u64> = Some(size_of::<u32>() as u64);
+
+    fn bytes(&self) -> u64 {
+        size_of::<u32>() as u64
+    }
+}
+
+impl Bytes for TurnView {
+    fn bytes(&self) -> u64 {
+        (&self.id, &self.release, (self.start, self.length)).bytes()
+    }
+}
+
+/// Tokens of an item: a sample's own, or what the call derived from it.
+pub(crate) struct Parts<'a> {
+    pub(crate) prompt: &'a [u32],
+    pub(crate) response: &'a [u32],
+    pub(crate) mask: Cow<'a, [u8]>,
+    pub(crate) logprobs: Cow<'a, [f32]>,
+}
+
+/// Which record of a sample.
+#[derive(Clone, Copy)]
+enum Place {
+    First,
+    Last,
+}
 
 impl CallState {
-    fn column<T>(&mut self, items: &[u32], read: impl Fn(&PoolSample) -> T) -> Result<Vec<T>, ExperienceError> {
-        self.admit(Capability::Experience).map_err(ExperienceError::Budget)?;
-        if items.len() > self.batch.len() {
-            let told = format!("{} samples asked for and the call has {}", items.len(), self.batch.len());
+    /// Tokens of a sample of this call or of one that it derived.
+    pub(crate) fn parts(&self, item: u32) -> Option<Parts<'_>> {
+        let derived = self.training.derived(item);
+        let sample = self.sample(derived.map_or(item, |derived| derived.source))?;
+        let trajectory = &sample.sample.trajectory;
+        let (prompt, response) = trajectory.tokens.split_at_checked(trajectory.prompt_length).unwrap_or_default();
+        let mut parts = Parts {
+            prompt,
+            response,
+            mask: Cow::Borrowed(&trajectory.mask),
+            logprobs: Cow::Borrowed(&trajectory.logprobs),
+        };
+        if let Some(prompt) = derived.and_then(|derived| derived.prompt.as_deref()) {
+            parts.prompt = prompt;
+        }
+        if let Some(response) = derived.and_then(|derived| derived.response.as_deref()) {
+            parts.response = response;
+            parts.mask = Cow::Owned(vec![1; response.len()]);
+            parts.logprobs = Cow::Owned(vec![0.0; response.len()]);
+        }
+        Some(parts)
+    }
+
+    /// A sample with a record; derived ones have none.
+    fn recorded(&self, item: u32) -> Result<&PoolSample, ExperienceError> {
+        match self.sample(item) {
+            Some(sample) => Ok(sample),
+            None if self.training.derived(item).is_some() => {
+                Err(ExperienceError::Absent(format!("sample {item} was derived in this call and has no record")))
+            }
+            None => Err(ExperienceError::UnknownSample(item)),
+        }
+    }
+
+    fn admit_column(&mut self, items: &[u32]) -> Result<(), ExperienceError> {
+        self.admit(Capability::Experience, &items)?;
+        let known = self.batch.len().saturating_add(self.training.derived_count());
+        if items.len() > known {
+            let told = format!("{} samples asked for and the call has {known}", items.len());
             return Err(ExperienceError::Budget(told));
         }
-        items.iter().map(|item| self.sample(*item).map(&read).ok_or(ExperienceError::UnknownSample(*item))).collect()
+        Ok(())
+    }
+
+    fn column<T>(&mut self, items: &[u32], read: impl Fn(&PoolSample) -> T) -> Result<Vec<T>, ExperienceError> {
+        self.admit_column(items)?;
+        items.iter().map(|item| self.recorded(*item).map(&read)).collect()
+    }
+
+    fn token_column<T>(&mut self, items: &[u32], read: impl Fn(Parts<'_>) -> T) -> Result<Vec<T>, ExperienceError> {
+        self.admit_column(items)?;
+        items.iter().map(|item| self.parts(*item).map(&read).ok_or(ExperienceError::UnknownSample(*item))).collect()
     }
 
     fn cell<T>(&mut self, item: u32, read: impl Fn(&PoolSample) -> T) -> Result<T, ExperienceError> {
-        self.admit(Capability::Experience).map_err(ExperienceError::Budget)?;
-        self.sample(item).map(read).ok_or(ExperienceError::UnknownSample(item))
+        self.admit(Capability::Experience, &item)?;
+        self.recorded(item).map(read)
     }
+
+    fn token_cell<T>(&mut self, item: u32, read: impl Fn(Parts<'_>) -> T) -> Result<T, ExperienceError> {
+        self.admit(Capability::Experience, &item)?;
+        self.parts(item).map(read).ok_or(ExperienceError::UnknownSample(item))
+    }
+
+    pub(crate) fn scores(&mut self, items: &[u32]) -> Result<Vec<f64>, ExperienceError> {
+        self.column(items, |item| item.sample.score.unwrap_or(f64::NAN))
+    }
+
+    pub(crate) fn lags(&mut self, items: &[u32]) -> Result<Vec<u32>, ExperienceError> {
+        self.column(items, |item| item.lag)
+    }
+
+    pub(crate) fn releases(&mut self, items: &[u32]) -> Result<Vec<String>, ExperienceError> {
+        self.column(items, |item| item.sample.release.to_string())
+    }
+
+    pub(crate) fn reference_counts(&mut self, items: &[u32]) -> Result<Vec<u32>, ExperienceError> {
+        self.column(items, |item| length(item.sample.records.len()))
+    }
+
+    pub(crate) fn prompt_lengths(&mut self, items: &[u32]) -> Result<Vec<u32>, ExperienceError> {
+        self.token_column(items, |parts| length(parts.prompt.len()))
+    }
+
+    pub(crate) fn response_lengths(&mut self, items: &[u32]) -> Result<Vec<u32>, ExperienceError> {
+        self.token_column(items, |parts| length(parts.response.len()))
+    }
+
+    pub(crate) fn action_counts(&mut self, items: &[u32]) -> Result<Vec<u32>, ExperienceError> {
+        self.token_column(items, |parts| length(parts.mask.iter().filter(|mask| **mask == 1).count()))
+    }
+
+    pub(crate) fn mean_logprobs(&mut self, items: &[u32]) -> Result<Vec<f64>, ExperienceError> {
+        self.column(items, mean_logprob)
+    }
+
+    pub(crate) fn record_ids(&mut self, items: &[u32]) -> Result<Vec<String>, ExperienceError> {
+        self.column(items, |item| item.sample.records.last().unwrap_or(&item.sample.report).to_string())
+    }
+
+    pub(crate) fn prompt_keys(&mut self, items: &[u32]) -> Result<Vec<String>, ExperienceError> {
+        self.column(items, |item| item.sample.prompt_key.clone())
+    }
+
+    pub(crate) fn mask(&mut self, item: u32) -> Result<Vec<u8>, ExperienceError> {
+        self.token_cell(item, |parts| parts.mask.into_owned())
+    }
+
+    pub(crate) fn prompt_tokens(&mut self, item: u32) -> Result<Vec<u32>, ExperienceError> {
+        self.token_cell(item, |parts| parts.prompt.to_vec())
+    }
+
+    pub(crate) fn tokens(&mut self, item: u32) -> Result<Vec<u32>, ExperienceError> {
+        self.token_cell(item, |parts| parts.response.to_vec())
+    }
+
+    pub(crate) fn logprobs(&mut self, item: u32) -> Result<Vec<f32>, ExperienceError> {
+        self.token_cell(item, |parts| parts.logprobs.into_owned())
+    }
+
+    /// Records hold no alternatives, so that there are none to give.
+    pub(crate) fn top_k(&mut self, item: u32) -> Result<(), ExperienceError> {
+        self.cell(item, |_| ())?;
+        Err(ExperienceError::Absent(format!("the records of sample {item} hold no alternatives of their tokens")))
+    }
+
+    pub(crate) fn turns(&mut self, item: u32) -> Result<Vec<TurnView>, ExperienceError> {
+        self.cell(item, turns)?
+            .ok_or_else(|| ExperienceError::Absent(format!("where the turns of sample {item} lie is not recorded")))
+    }
+
+    pub(crate) fn report_field(&mut self, item: u32, name: &str) -> Result<Option<String>, ExperienceError> {
+        self.traffic.took(Bytes::bytes(name));
+        let field = self.cell(item, |item| item.sample.metadata.get(name).map(ToString::to_string))?;
+        match field {
+            Some(json) if json.len() > FIELD_BYTES_MAX => Err(ExperienceError::Budget(format!(
+                "the field has {} bytes and at most {FIELD_BYTES_MAX} are given out",
+                json.len()
+            ))),
+            other => Ok(other),
+        }
+    }
+
+    pub(crate) fn unusable(&mut self) -> Result<Vec<(String, AssemblyError)>, ExperienceError> {
+        self.admit(Capability::Experience, &())?;
+        Ok(self.unusable.iter().map(|(report, why)| (report.to_string(), *why)).collect())
+    }
+
+    pub(crate) async fn messages(&mut self, item: u32) -> Result<Vec<Message>, ExperienceError> {
+        let messages = self.record(item, Place::First).await?.messages;
+        bounded(messages, item)
+    }
+
+    pub(crate) async fn tags(&mut self, item: u32) -> Result<Vec<(String, String)>, ExperienceError> {
+        let tags = self.record(item, Place::Last).await?.tags;
+        bounded(tags, item)
+    }
+
+    pub(crate) async fn session(&mut self, item: u32) -> Result<Option<String>, ExperienceError> {
+        Ok(self.record(item, Place::Last).await?.session)
+    }
+
+    pub(crate) async fn response_text(&mut self, item: u32) -> Result<String, ExperienceError> {
+        let ids = self.token_cell(item, |parts| parts.response.to_vec())?;
+        let text = self.blocking(self.tokens.clone(), move |tokens| tokens.decode(&ids)).await;
+        let text = self.found(text, "the tokenizer")?;
+        bounded(text, item)
+    }
+
+    async fn record(&mut self, item: u32, place: Place) -> Result<RecordView, ExperienceError> {
+        let id = self.cell(item, |item| match place {
+            Place::First => item.sample.records.first().cloned(),
+            Place::Last => item.sample.records.last().cloned(),
+        })?;
+        let Some(id) = id else {
+            return Err(ExperienceError::Absent(format!("sample {item} names no inference record")));
+        };
+        let looked_up = self.blocking(self.records.clone(), move |records| records.record(&id)).await;
+        self.found(looked_up, "the records")?
+            .ok_or_else(|| ExperienceError::Absent(format!("the record of sample {item} is not kept")))
+    }
+
+    fn found<T>(&mut self, answer: Result<Result<T, String>, Lost>, what: &str) -> Result<T, ExperienceError> {
+        match answer {
+            Ok(answer) => answer.map_err(ExperienceError::Other),
+            Err(Lost::Absent) => Err(ExperienceError::Other(format!("{what} cannot be read in this call"))),
+            Err(Lost::Cancelled) => Err(ExperienceError::Other("the step was cancelled".to_owned())),
+            Err(Lost::Panicked) => {
+                let told = format!("reading {what} panicked");
+                self.cut(FaultKind::HostBug, &told);
+                Err(ExperienceError::Other(told))
+            }
+        }
+    }
+}
+
+fn bounded<T: Bytes>(value: T, item: u32) -> Result<T, ExperienceError> {
+    let bytes = value.bytes();
+    if bytes <= TEXT_BYTES_MAX {
+        return Ok(value);
+    }
+    Err(ExperienceError::Budget(format!("sample {item}: {bytes} bytes and at most {TEXT_BYTES_MAX} are given out")))
 }
 
 fn length(count: usize) -> u32 {
@@ -40,99 +302,21 @@ fn mean_logprob(item: &PoolSample) -> f64 {
     sum / f64::from(count)
 }
 
-impl Host for CallState {
-    fn scores(&mut self, items: Vec<u32>) -> Result<Vec<f64>, ExperienceError> {
-        self.column(&items, |item| item.sample.score.unwrap_or(f64::NAN))
+/// One turn per record, or nothing where the spans do not fit the records.
+fn turns(item: &PoolSample) -> Option<Vec<TurnView>> {
+    let (sample, spans) = (&item.sample, &item.sample.trajectory.turns);
+    if spans.is_empty() || spans.len() != sample.records.len() {
+        return None;
     }
-
-    fn lags(&mut self, items: Vec<u32>) -> Result<Vec<u32>, ExperienceError> {
-        self.column(&items, |item| item.lag)
-    }
-
-    fn reference_counts(&mut self, items: Vec<u32>) -> Result<Vec<u32>, ExperienceError> {
-        self.column(&items, |item| length(item.sample.records.len()))
-    }
-
-    fn prompt_lengths(&mut self, items: Vec<u32>) -> Result<Vec<u32>, ExperienceError> {
-        self.column(&items, |item| length(item.sample.trajectory.prompt_length))
-    }
-
-    fn response_lengths(&mut self, items: Vec<u32>) -> Result<Vec<u32>, ExperienceError> {
-        self.column(&items, |item| length(item.sample.trajectory.mask.len()))
-    }
-
-    fn mean_logprobs(&mut self, items: Vec<u32>) -> Result<Vec<f64>, ExperienceError> {
-        self.column(&items, mean_logprob)
-    }
-
-    fn record_ids(&mut self, items: Vec<u32>) -> Result<Vec<String>, ExperienceError> {
-        self.column(&items, |item| item.sample.records.last().unwrap_or(&item.sample.report).to_string())
-    }
-
-    fn prompt_keys(&mut self, items: Vec<u32>) -> Result<Vec<String>, ExperienceError> {
-        self.column(&items, |item| item.sample.prompt_key.clone())
-    }
-
-    fn mask(&mut self, item: u32) -> Result<Vec<u8>, ExperienceError> {
-        self.cell(item, |item| item.sample.trajectory.mask.clone())
-    }
-
-    fn tokens(&mut self, item: u32) -> Result<Vec<u32>, ExperienceError> {
-        let response = |item: &PoolSample| {
-            let trajectory = &item.sample.trajectory;
-            trajectory.tokens.get(trajectory.prompt_length..).unwrap_or_default().to_vec()
-        };
-        self.cell(item, response)
-    }
-
-    fn logprobs(&mut self, item: u32) -> Result<Vec<f32>, ExperienceError> {
-        self.cell(item, |item| item.sample.trajectory.logprobs.clone())
-    }
-
-    fn report_field(&mut self, item: u32, name: String) -> Result<Option<String>, ExperienceError> {
-        let field = self.cell(item, |item| item.sample.metadata.get(&name).map(ToString::to_string))?;
-        match field {
-            Some(json) if json.len() > FIELD_BYTES_MAX => Err(ExperienceError::Budget(format!(
-                "the field has {} bytes and at most {FIELD_BYTES_MAX} are given out",
-                json.len()
-            ))),
-            other => Ok(other),
-        }
-    }
+    let views = sample.records.iter().zip(spans).map(|(id, span)| TurnView {
+        id: id.to_string(),
+        release: sample.release.to_string(),
+        start: span.start,
+        length: span.length,
+    });
+    Some(views.collect())
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::call::testing;
-
-    #[test]
-    fn columns_follow_the_order_of_the_handles() {
-        let mut state = testing::state(4, vec![0, 2, 3]);
-        assert_eq!(state.scores(vec![3, 0]).expect("scores"), [3.0, 0.0]);
-        assert_eq!(state.response_lengths(vec![2]).expect("lengths"), [3]);
-        assert_eq!(state.tokens(2).expect("tokens"), [10, 11, 12]);
-        assert_eq!(state.mask(2).expect("mask"), [1, 0, 1]);
-        assert_eq!(state.mean_logprobs(vec![2]).expect("means"), [-0.5]);
-        assert_eq!(state.report_field(2, "task".into()).expect("field"), Some("\"t2\"".into()));
-    }
-
-    #[test]
-    fn forged_handles_and_oversized_requests_are_errors() {
-        let mut state = testing::state(4, vec![0, 2]);
-        assert!(matches!(state.scores(vec![0, 1]), Err(ExperienceError::UnknownSample(1))));
-        assert!(matches!(state.mask(u32::MAX), Err(ExperienceError::UnknownSample(u32::MAX))));
-        assert!(matches!(state.scores(vec![0, 0, 0]), Err(ExperienceError::Budget(_))));
-    }
-
-    #[test]
-    fn calls_beyond_the_budget_are_errors_and_a_flood_ends_the_call() {
-        let mut state = testing::state(1, vec![0]);
-        state.host_calls_max = 2;
-        assert!(state.lags(vec![0]).is_ok() && state.lags(vec![0]).is_ok());
-        assert!(matches!(state.lags(vec![0]), Err(ExperienceError::Budget(_))));
-        assert!(state.lags(vec![0]).is_err() && state.cut_off.is_none());
-        assert!(state.lags(vec![0]).is_err());
-        assert_eq!(state.cut_off.expect("cut off").kind, crate::FaultKind::HostLimit(Capability::Experience));
-    }
-}
+#[path = "experience_tests.rs"]
+mod tests;

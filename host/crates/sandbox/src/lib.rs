@@ -7,12 +7,12 @@
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 mod admission;
-mod bindings;
 mod cache;
 mod call;
 mod call_state;
 mod cancel;
 mod capability;
+mod chat;
 mod compile;
 mod compile_child;
 mod config;
@@ -21,6 +21,8 @@ mod error;
 mod experience;
 mod fault;
 mod gauges;
+mod generation;
+mod hooks;
 mod lanes;
 mod limits;
 mod load;
@@ -33,11 +35,15 @@ mod models;
 mod offload;
 mod output;
 mod quarantine;
+mod raw;
 mod run;
 mod state;
 mod text;
+mod tokens;
+mod traffic;
 mod training;
 mod turns;
+mod verify;
 mod wasi;
 
 pub use call::{Call, Context, Outcome, PoolSample};
@@ -47,12 +53,19 @@ pub use compile::{COMPILE_COMMAND, Compiler};
 pub use compile_child::compile_worker;
 pub use engine::Sandbox;
 pub use error::SandboxError;
+pub use experience::{RecordView, Records};
 pub use fault::{Blame, Fault, FaultKind};
 pub use gauges::Gauges;
+pub use hooks::{Exchange, Exports, Judgement, RequestView};
 pub use limits::SandboxConfig;
 pub use load::Recipe;
 pub use manifest::{ConfigKey, Manifest, ReportField, Surface, ValueKind};
-pub use models::{ChatSampling, Models, ModelsError};
+pub use models::{ChatRequest, ChatSampling, Completion, Finish, Models, ModelsError, Usage};
 pub use output::{Choice, Decision, Group, Proposal, Selection, Verdict};
 pub use quarantine::{Block, Quarantine, QuarantinePolicy};
-pub use training::{Bounds, Objective, Optimizer, Policy, PolicyGradient, Reduction, Training, TrainingError, Weight};
+pub use tokens::Tokens;
+pub use training::{
+    Bounds, Distillation, Divergence, DivergenceKind, Importance, KlPenalty, Objective, Optimizer, Policy,
+    PolicyGradient, RatioSource, Reduction, Support, Term, TopKDistillation, Training, TrainingError, Weight,
+};
+pub use verify::{Verifier, Verifiers};

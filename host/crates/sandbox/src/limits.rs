@@ -38,14 +38,22 @@ pub struct SandboxConfig {
     pub fuel_select: u64,
     /// Fuel of `propose-update`.
     pub fuel_propose: u64,
-    /// Fuel of `evaluate`.
+    /// Fuel of `evaluate`, of `migrate` and of a verifier's check.
     pub fuel_evaluate: u64,
+    /// Fuel of `ingest`.
+    pub fuel_ingest: u64,
+    /// Fuel of `transform-request`.
+    pub fuel_transform: u64,
     /// Milliseconds of guest time of `describe` and `select-samples`; training and model calls are not counted.
     pub wall_select_ms: u64,
     /// Milliseconds of guest time of `propose-update`.
     pub wall_propose_ms: u64,
-    /// Milliseconds of guest time of `evaluate`.
+    /// Milliseconds of guest time of `evaluate`, of `migrate` and of a verifier's check.
     pub wall_evaluate_ms: u64,
+    /// Milliseconds of guest time of `ingest`.
+    pub wall_ingest_ms: u64,
+    /// Milliseconds of guest time of `transform-request`, for which a user waits.
+    pub wall_transform_ms: u64,
     /// Host calls per capability and call.
     pub host_calls_max: u32,
     /// Bytes of log lines per call; more are dropped and counted.
@@ -85,9 +93,13 @@ impl Default for SandboxConfig {
             fuel_select: 500_000_000,
             fuel_propose: 2_000_000_000,
             fuel_evaluate: 2_000_000_000,
+            fuel_ingest: 500_000_000,
+            fuel_transform: 50_000_000,
             wall_select_ms: 2_000,
             wall_propose_ms: 30_000,
             wall_evaluate_ms: 30_000,
+            wall_ingest_ms: 2_000,
+            wall_transform_ms: 10,
             host_calls_max: 1_000,
             log_bytes_max: 64 * 1024,
             component_bytes_max: 64 * MIB,
@@ -108,7 +120,7 @@ impl Default for SandboxConfig {
 impl SandboxConfig {
     /// Refuses values that no call could run with; names the key.
     pub(crate) fn check(&self) -> Result<(), SandboxError> {
-        let least: [(&str, u64, u64); 14] = [
+        let least: [(&str, u64, u64); 18] = [
             ("threads", self.threads as u64, 1),
             ("calls_concurrent_max", self.calls_concurrent_max.into(), 1),
             ("calls_tenant_max", self.calls_tenant_max.into(), 1),
@@ -116,6 +128,10 @@ impl SandboxConfig {
             ("fuel_select", self.fuel_select, 1),
             ("fuel_propose", self.fuel_propose, 1),
             ("fuel_evaluate", self.fuel_evaluate, 1),
+            ("fuel_ingest", self.fuel_ingest, 1),
+            ("fuel_transform", self.fuel_transform, 1),
+            ("wall_ingest_ms", self.wall_ingest_ms, 1),
+            ("wall_transform_ms", self.wall_transform_ms, 1),
             ("wall_select_ms", self.wall_select_ms, 1),
             ("wall_propose_ms", self.wall_propose_ms, 1),
             ("wall_evaluate_ms", self.wall_evaluate_ms, 1),

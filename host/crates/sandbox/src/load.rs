@@ -5,20 +5,21 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
-use wasmtime::component::{Component, HasSelf, Linker};
+use wasmtime::component::types::ComponentItem;
+use wasmtime::component::{Component, Linker};
 
-use crate::bindings::WeightRecipePre;
-use crate::bindings::reef::recipe;
 use crate::call::{Call, Context};
 use crate::call_state::CallState;
-use crate::capability::{PACKAGE, VERSION};
 use crate::compile::{compile, foreign_code};
 use crate::engine::{Sandbox, Shared};
+use crate::generation::{self, Export, Generation, LinkError, Linked, Returned};
+use crate::hooks::Exports;
 use crate::lanes::Lane;
 use crate::limits::{MEMORIES_MAX, PAGE_BYTES};
-use crate::run::{Export, Returned, run};
+use crate::run::run;
 use crate::text::clean;
-use crate::{Cancel, Capability, Fault, FaultKind, Grants, Manifest, SandboxError};
+use crate::verify::Verifier;
+use crate::{Capability, Fault, FaultKind, Grants, Manifest, SandboxError};
 
 /// First bytes of every WASM file.
 const MAGIC: &[u8] = b"\0asm";
@@ -35,8 +36,10 @@ pub struct Recipe(Arc<Loaded>);
 
 struct Loaded {
     sandbox: Sandbox,
-    pre: WeightRecipePre<CallState>,
+    linked: Arc<dyn Linked>,
+    generation: Generation,
     imports: BTreeSet<Capability>,
+    exports: Exports,
     manifest: Arc<Manifest>,
     digest: String,
 }
@@ -46,6 +49,13 @@ impl Sandbox {
     pub async fn load(&self, bytes: Vec<u8>, grants: &Grants) -> Result<Recipe, SandboxError> {
         let (sandbox, grants) = (self.clone(), grants.clone());
         let loading = self.0.handle().spawn(async move { load(sandbox, bytes, grants).await });
+        loading.await.unwrap_or_else(|error| Err(SandboxError::Invalid(format!("loading it broke down: {error}"))))
+    }
+
+    /// Checks, compiles and links a verifier, which imports nothing.
+    pub async fn load_verifier(&self, bytes: Vec<u8>) -> Result<Verifier, SandboxError> {
+        let sandbox = self.clone();
+        let loading = self.0.handle().spawn(async move { load_verifier(sandbox, bytes).await });
         loading.await.unwrap_or_else(|error| Err(SandboxError::Invalid(format!("loading it broke down: {error}"))))
     }
 }
@@ -66,17 +76,27 @@ impl Recipe {
         format!("{}@{}#sha256:{}", self.0.manifest.name, self.0.manifest.version, self.0.digest)
     }
 
-    /// Does the component import this capability?
-    pub fn imports(&self, capability: Capability) -> bool {
-        self.0.imports.contains(&capability)
+    /// Version of the interface that it is built for.
+    pub fn generation(&self) -> &'static str {
+        self.0.generation.version()
+    }
+
+    /// Capabilities that the component imports.
+    pub fn imports(&self) -> BTreeSet<Capability> {
+        self.0.imports.clone()
+    }
+
+    /// Optional exports that may be called.
+    pub fn exports(&self) -> Exports {
+        self.0.exports
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.0.sandbox.0
     }
 
-    pub(crate) fn pre(&self) -> WeightRecipePre<CallState> {
-        self.0.pre.clone()
+    pub(crate) fn linked(&self) -> Arc<dyn Linked> {
+        Arc::clone(&self.0.linked)
     }
 
     pub(crate) fn manifest_shared(&self) -> Arc<Manifest> {
@@ -89,20 +109,51 @@ async fn load(sandbox: Sandbox, bytes: Vec<u8>, grants: Grants) -> Result<Recipe
     let digest = reef_core::sha256_hex(&bytes);
     let component = compile(&sandbox.0, bytes).await?;
     let wanted = imports(&sandbox.0, &component)?;
-    if let Some(capability) = wanted.capabilities.iter().find(|capability| !grants.contains(**capability)) {
-        return Err(SandboxError::NotGranted(*capability));
-    }
+    check_grants(&wanted.capabilities, &grants)?;
     check_memory(&sandbox.0, &component)?;
-    let pre = link(&sandbox.0, &component, &wanted)?;
-    let manifest = describe(&sandbox.0, &pre, &digest).await?;
+    let linked = link(&sandbox.0, &component, &wanted)?;
+    let manifest = describe(&sandbox.0, &linked, &digest, wanted.generation).await?;
     if let Some(capability) = wanted.capabilities.difference(&manifest.capabilities).next() {
         return Err(SandboxError::NotAsked(*capability));
     }
-    if let Some(capability) = manifest.capabilities.difference(&grants.0).next() {
-        return Err(SandboxError::NotGranted(*capability));
-    }
-    let loaded = Loaded { sandbox, pre, imports: wanted.capabilities, manifest: Arc::new(manifest), digest };
+    check_grants(&manifest.capabilities, &grants)?;
+    let exports = linked.exports();
+    let loaded = Loaded {
+        sandbox,
+        generation: wanted.generation,
+        imports: wanted.capabilities,
+        exports: Exports { requests: exports.requests && grants.contains(Capability::Requests), ..exports },
+        linked,
+        manifest: Arc::new(manifest),
+        digest,
+    };
     Ok(Recipe(Arc::new(loaded)))
+}
+
+async fn load_verifier(sandbox: Sandbox, bytes: Vec<u8>) -> Result<Verifier, SandboxError> {
+    check_header(&bytes, sandbox.0.config().component_bytes_max)?;
+    let digest = reef_core::sha256_hex(&bytes);
+    let component = compile(&sandbox.0, bytes).await?;
+    let imported = component.component_type();
+    if let Some((name, _)) = imported.imports(sandbox.0.engine()).find(|(_, item)| !types_only(&sandbox.0, &item.ty)) {
+        let shown = clean(name, TOLD_CHARS_MAX);
+        return Err(SandboxError::Invalid(format!("a verifier imports nothing and this one imports '{shown}'")));
+    }
+    check_memory(&sandbox.0, &component)?;
+    let linker = Linker::new(sandbox.0.engine());
+    let linked = generation::link_verifier(&linker, &component).map_err(unlinked)?;
+    Ok(Verifier::new(sandbox, linked, digest))
+}
+
+/// Everything must be provided by this host and granted by the operator.
+fn check_grants(wanted: &BTreeSet<Capability>, grants: &Grants) -> Result<(), SandboxError> {
+    if let Some(capability) = wanted.iter().find(|capability| !capability.provided()) {
+        return Err(SandboxError::NotProvided(*capability));
+    }
+    match wanted.iter().find(|capability| !grants.contains(**capability)) {
+        Some(capability) => Err(SandboxError::NotGranted(*capability)),
+        None => Ok(()),
+    }
 }
 
 fn check_header(bytes: &[u8], bytes_max: u64) -> Result<(), SandboxError> {
@@ -130,29 +181,43 @@ fn invalid(error: &wasmtime::Error) -> SandboxError {
 
 /// What a component imports.
 struct Wanted {
+    generation: Generation,
     capabilities: BTreeSet<Capability>,
     wasi: bool,
 }
 
 fn imports(shared: &Shared, component: &Component) -> Result<Wanted, SandboxError> {
-    let mut wanted = Wanted { capabilities: BTreeSet::new(), wasi: false };
-    for (name, _) in component.component_type().imports(shared.engine()) {
-        let interface = name
-            .strip_prefix(PACKAGE)
-            .and_then(|rest| rest.strip_prefix('/'))
-            .and_then(|rest| rest.strip_suffix(VERSION))
-            .and_then(|rest| rest.strip_suffix('@'));
-        match interface {
-            Some("types") => {}
-            Some(known) if Capability::parse(known).is_some() => wanted.capabilities.extend(Capability::parse(known)),
-            _ if name.starts_with("wasi:") && shared.config().wasi_stub => wanted.wasi = true,
+    let (component, engine) = (component.component_type(), shared.engine());
+    let unknown = |name: &str| SandboxError::UnknownImport { import: clean(name, TOLD_CHARS_MAX) };
+    let mut wasi = false;
+    for (name, _) in component.imports(engine) {
+        match name {
+            _ if generation::interface(name).is_some() => {}
+            _ if name.starts_with("wasi:") && shared.config().wasi_stub => wasi = true,
             _ if name.starts_with("wasi:") => {
                 return Err(SandboxError::WasiImport { import: clean(name, TOLD_CHARS_MAX) });
             }
-            _ => return Err(SandboxError::UnknownImport { import: clean(name, TOLD_CHARS_MAX) }),
+            _ => return Err(unknown(name)),
         }
     }
-    Ok(wanted)
+    let names = component.imports(engine).map(|(name, _)| name);
+    let generation = generation::detect(names.chain(component.exports(engine).map(|(name, _)| name)))?;
+    let mut capabilities = BTreeSet::new();
+    for (name, item) in component.imports(engine) {
+        let Some((interface, _)) = generation::interface(name) else { continue };
+        let capability = generation.import(interface).ok_or_else(|| unknown(name))?;
+        // A component may name the types of an interface that it does not call.
+        if !types_only(shared, &item.ty) {
+            capabilities.extend(capability);
+        }
+    }
+    Ok(Wanted { generation, capabilities, wasi })
+}
+
+/// An instance from which nothing can be called.
+fn types_only(shared: &Shared, item: &ComponentItem) -> bool {
+    let ComponentItem::ComponentInstance(instance) = item else { return false };
+    instance.exports(shared.engine()).all(|(_, item)| matches!(item.ty, ComponentItem::Type(_)))
 }
 
 /// Refuses components that could never be instantiated within the budget.
@@ -179,30 +244,28 @@ fn check_memory(shared: &Shared, component: &Component) -> Result<(), SandboxErr
 }
 
 /// Links exactly the capabilities that are imported, which are all granted.
-fn link(shared: &Shared, component: &Component, wanted: &Wanted) -> Result<WeightRecipePre<CallState>, SandboxError> {
-    type Own = HasSelf<CallState>;
+fn link(shared: &Shared, component: &Component, wanted: &Wanted) -> Result<Arc<dyn Linked>, SandboxError> {
     let mut linker: Linker<CallState> = Linker::new(shared.engine());
-    for capability in &wanted.capabilities {
-        let linked = match capability {
-            Capability::Experience => recipe::experience::add_to_linker::<_, Own>(&mut linker, |state| state),
-            Capability::Training => recipe::training::add_to_linker::<_, Own>(&mut linker, |state| state),
-            Capability::Models => recipe::models::add_to_linker::<_, Own>(&mut linker, |state| state),
-            Capability::State => recipe::state::add_to_linker::<_, Own>(&mut linker, |state| state),
-            Capability::Config => recipe::config::add_to_linker::<_, Own>(&mut linker, |state| state),
-            Capability::Log => recipe::log::add_to_linker::<_, Own>(&mut linker, |state| state),
-            Capability::Metrics => recipe::metrics::add_to_linker::<_, Own>(&mut linker, |state| state),
-        };
-        linked.map_err(|error| invalid(&error))?;
-    }
     if wanted.wasi {
         wasmtime_wasi::p2::add_to_linker_async(&mut linker).map_err(|error| invalid(&error))?;
     }
-    let pre = linker.instantiate_pre(component).map_err(|error| invalid(&error))?;
-    WeightRecipePre::new(pre).map_err(|error| SandboxError::MissingExport(clean(&format!("{error:#}"), TOLD_CHARS_MAX)))
+    wanted.generation.link(linker, component, &wanted.capabilities).map_err(unlinked)
+}
+
+fn unlinked(error: LinkError) -> SandboxError {
+    match error {
+        LinkError::Invalid(error) => invalid(&error),
+        LinkError::Export(error) => SandboxError::MissingExport(clean(&format!("{error:#}"), TOLD_CHARS_MAX)),
+    }
 }
 
 /// Calls `describe` with nothing to work on: whatever it calls answers with an error or with nothing.
-async fn describe(shared: &Arc<Shared>, pre: &WeightRecipePre<CallState>, digest: &str) -> Result<Manifest, SandboxError> {
+async fn describe(
+    shared: &Arc<Shared>,
+    linked: &Arc<dyn Linked>,
+    digest: &str,
+    generation: Generation,
+) -> Result<Manifest, SandboxError> {
     let nowhere = Context {
         tenant: String::new(),
         scenario: String::new(),
@@ -212,23 +275,15 @@ async fn describe(shared: &Arc<Shared>, pre: &WeightRecipePre<CallState>, digest
         head: String::new(),
         max_staleness: 0,
     };
-    let call = Call {
-        context: nowhere,
-        samples: Arc::default(),
-        batch: Vec::new(),
-        config: serde_json::Map::new(),
-        state: Default::default(),
-        training: None,
-        models: None,
-        cancel: Cancel::new(),
-    };
-    let state = CallState::new(call, shared.config(), digest.into(), None);
-    let (lanes, own) = (shared.lanes(), (Arc::clone(shared), pre.clone()));
+    let mut state = CallState::new(Call::new(nowhere), shared.config(), digest.into(), None);
+    state.sealed = generation.describes_alone().then_some(Export::Describe.name());
+    let (lanes, own) = (shared.lanes(), (Arc::clone(shared), Arc::clone(linked)));
     // Loading is not urgent, and what a recipe does here nobody has seen before.
-    let described = lanes.run(Lane::Slow, async move { run(&own.0, &own.1, state, Export::Describe).await.result });
+    let described =
+        lanes.run(Lane::Slow, async move { run(&own.0, own.1.as_ref(), state, Export::Describe).await.result });
     let broken = |error| Err(Fault::new(FaultKind::HostBug, format!("it ended without an answer: {error}")));
     match described.await.unwrap_or_else(broken) {
-        Ok(Returned::Manifest(raw)) => Manifest::from_guest(raw),
+        Ok(Returned::Manifest(raw)) => Manifest::from_guest(raw, generation.capabilities()),
         Ok(_) => {
             Err(SandboxError::Describe(Fault::new(FaultKind::HostBug, "the answer of another function came back")))
         }

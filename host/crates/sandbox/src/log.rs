@@ -1,12 +1,23 @@
 //! Capability `log`: lines of a recipe, escaped, bounded and tagged, handed to `tracing`.
 
 use crate::Capability;
-use crate::bindings::reef::recipe::log::{Host, Level};
 use crate::call_state::CallState;
 use crate::text::clean;
 
 /// Characters of one line.
 const LINE_CHARS_MAX: usize = 4_000;
+/// Characters of the place that a line names.
+const CONTEXT_CHARS_MAX: usize = 200;
+
+/// How important a line is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Level {
+    Trace,
+    Debug,
+    Info,
+    Warn,
+    Error,
+}
 
 /// Bytes left and bytes lost.
 #[derive(Debug)]
@@ -21,11 +32,14 @@ impl LogBudget {
     }
 
     /// The line to write, or nothing when it does not fit.
-    fn admit(&mut self, message: &str) -> Option<String> {
-        let line = clean(message, LINE_CHARS_MAX);
+    fn admit(&mut self, context: &str, message: &str) -> Option<String> {
+        let mut line = clean(message, LINE_CHARS_MAX);
+        if !context.is_empty() {
+            line = format!("{}: {line}", clean(context, CONTEXT_CHARS_MAX));
+        }
         let bytes = line.len() as u64;
         if bytes > self.left {
-            self.drop_line(message);
+            self.drop_line(context, message);
             return None;
         }
         self.left -= bytes;
@@ -34,18 +48,20 @@ impl LogBudget {
         Some(line)
     }
 
-    fn drop_line(&mut self, message: &str) {
-        self.dropped_bytes = self.dropped_bytes.saturating_add(message.len() as u64);
+    fn drop_line(&mut self, context: &str, message: &str) {
+        let bytes = context.len().saturating_add(message.len());
+        self.dropped_bytes = self.dropped_bytes.saturating_add(bytes as u64);
     }
 }
 
-impl Host for CallState {
-    fn log(&mut self, level: Level, message: String) {
-        if self.admit(Capability::Log).is_err() {
-            self.log.drop_line(&message);
+impl CallState {
+    /// `context`: where in the recipe; may be empty.
+    pub(crate) fn log_line(&mut self, level: Level, context: &str, message: &str) {
+        if self.admit(Capability::Log, &(context, message)).is_err() {
+            self.log.drop_line(context, message);
             return;
         }
-        let Some(line) = self.log.admit(&message) else { return };
+        let Some(line) = self.log.admit(context, message) else { return };
         let (tenant, scenario, recipe) = (&self.context.tenant, &self.context.scenario, &self.label);
         // A `tracing` event has its level fixed where it is written.
         macro_rules! emit {
@@ -69,12 +85,13 @@ mod tests {
 
     #[test]
     fn lines_are_escaped_and_the_rest_is_counted() {
-        let mut budget = LogBudget::new(20);
-        assert_eq!(budget.admit("a\u{1b}[2J\nb").as_deref(), Some("a\\u{1b}[2J\\nb"));
-        assert_eq!(budget.admit("this line is too long"), None);
-        assert_eq!(budget.dropped_bytes, 21);
+        let mut budget = LogBudget::new(26);
+        assert_eq!(budget.admit("", "a\u{1b}[2J\nb").as_deref(), Some("a\\u{1b}[2J\\nb"));
+        assert_eq!(budget.admit("", "this line is much too long"), None);
+        assert_eq!(budget.dropped_bytes, 26);
+        assert_eq!(budget.admit("m\r", "x").as_deref(), Some("m\\r: x"));
         let mut long = LogBudget::new(1 << 20);
-        assert!(long.admit(&"x".repeat(LINE_CHARS_MAX + 5)).is_some());
+        assert!(long.admit("", &"x".repeat(LINE_CHARS_MAX + 5)).is_some());
         assert_eq!(long.dropped_bytes, 5);
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::bindings::reef::recipe::types as wit;
+use crate::raw;
 use crate::text::clean;
 use crate::{Capability, SandboxError};
 
@@ -83,6 +83,10 @@ pub struct ConfigKey {
     pub kind: ValueKind,
     /// Used when the operator sets nothing.
     pub default: Value,
+    /// Smallest number that makes sense.
+    pub minimum: Option<f64>,
+    /// Largest number that makes sense.
+    pub maximum: Option<f64>,
     /// For people.
     pub doc: String,
 }
@@ -106,10 +110,27 @@ pub struct Manifest {
     pub capabilities: BTreeSet<Capability>,
     /// Alternatives per token that the sampler must record; 0 = none.
     pub top_k: u32,
+    /// Releases after which an evaluation of the head is worth repeating; 0 = never.
+    pub re_evaluate_every: u32,
+}
+
+impl ConfigKey {
+    /// The kind and the range. The error completes "the value …".
+    fn accepts(&self, value: &Value) -> Result<(), String> {
+        if !self.kind.accepts(value) {
+            return Err(format!("must be {}", self.kind.noun()));
+        }
+        let Some(number) = value.as_f64() else { return Ok(()) };
+        match (self.minimum, self.maximum) {
+            (Some(minimum), _) if number < minimum => Err(format!("is {number} and must be at least {minimum}")),
+            (_, Some(maximum)) if number > maximum => Err(format!("is {number} and must be at most {maximum}")),
+            _ => Ok(()),
+        }
+    }
 }
 
 impl Manifest {
-    /// Checks an operator's configuration: known keys, right types. The message names the key.
+    /// Checks an operator's configuration: known keys, right types, numbers in range. The message names the key.
     pub fn check_config(&self, config: &Map<String, Value>) -> Result<(), String> {
         for (name, value) in config {
             let Some(key) = self.config.iter().find(|key| key.name == *name) else {
@@ -121,9 +142,7 @@ impl Manifest {
                     known.join(", ")
                 ));
             };
-            if !key.kind.accepts(value) {
-                return Err(format!("configuration key '{name}' of recipe {} must be {}", self.name, key.kind.noun()));
-            }
+            key.accepts(value).map_err(|told| format!("configuration key '{name}' of recipe {} {told}", self.name))?;
         }
         Ok(())
     }
@@ -144,14 +163,10 @@ impl Manifest {
         Ok(())
     }
 
-    pub(crate) fn from_guest(raw: wit::Manifest) -> Result<Self, SandboxError> {
+    pub(crate) fn from_guest(raw: raw::Manifest, known: &[Capability]) -> Result<Self, SandboxError> {
         check(is_recipe_name(&raw.name), "name", "must be 1 to 64 of a-z, 0-9 and '-', starting with a letter")?;
         check(is_version(&raw.version), "version", "must be a semantic version such as 1.2.3")?;
-        check(
-            raw.surface == wit::Surface::Weights,
-            "surface",
-            "must be weights: the world weight-recipe evolves nothing else",
-        )?;
+        check(raw.surface == Surface::Weights, "surface", "must be weights: this server evolves nothing else")?;
         check(raw.report_fields.len() <= FIELDS_MAX, "report-fields", "has more than 64 entries")?;
         check(raw.config.len() <= FIELDS_MAX, "config", "has more than 64 entries")?;
         check(raw.top_k <= TOP_K_MAX, "top-k", "must be at most 64")?;
@@ -162,8 +177,9 @@ impl Manifest {
             needs_score: raw.needs_score,
             report_fields: report_fields(raw.report_fields)?,
             config: config_keys(raw.config)?,
-            capabilities: capabilities(raw.capabilities)?,
+            capabilities: capabilities(&raw.capabilities, known)?,
             top_k: raw.top_k,
+            re_evaluate_every: raw.re_evaluate_every,
         })
     }
 }
@@ -176,7 +192,7 @@ fn problem_of(field: &str, problem: &str) -> SandboxError {
     SandboxError::Manifest { field: clean(field, NAME_BYTES_MAX), problem: problem.to_owned() }
 }
 
-fn report_fields(raw: Vec<wit::ReportField>) -> Result<Vec<ReportField>, SandboxError> {
+fn report_fields(raw: Vec<ReportField>) -> Result<Vec<ReportField>, SandboxError> {
     let mut seen = BTreeSet::new();
     raw.into_iter()
         .map(|field| {
@@ -186,52 +202,53 @@ fn report_fields(raw: Vec<wit::ReportField>) -> Result<Vec<ReportField>, Sandbox
                 "must be 1 to 64 of a-z, A-Z, 0-9, '_', '-' and '.'",
             )?;
             check(seen.insert(field.name.clone()), &format!("report-fields '{}'", field.name), "is declared twice")?;
-            Ok(ReportField {
-                name: field.name,
-                kind: kind(field.kind),
-                required: field.required,
-                doc: clean(&field.doc, DOC_CHARS_MAX),
-            })
+            Ok(ReportField { doc: clean(&field.doc, DOC_CHARS_MAX), ..field })
         })
         .collect()
 }
 
-fn config_keys(raw: Vec<wit::ConfigKey>) -> Result<Vec<ConfigKey>, SandboxError> {
+fn config_keys(raw: Vec<raw::ConfigKey>) -> Result<Vec<ConfigKey>, SandboxError> {
     let mut seen = BTreeSet::new();
     raw.into_iter()
         .map(|key| {
             let named = format!("config '{}'", key.name);
             check(is_key(&key.name), &named, "must be 1 to 64 of a-z, A-Z, 0-9, '_', '-' and '.'")?;
             check(seen.insert(key.name.clone()), &named, "is declared twice")?;
-            let kind = kind(key.kind);
-            let default: Value = serde_json::from_str(&key.default_value)
+            check_range(&key, &named)?;
+            let default: Value = serde_json::from_str(&key.default_json)
                 .map_err(|_| problem_of(&named, "has a default that is not JSON"))?;
-            check(kind.accepts(&default), &named, &format!("has a default that is not {}", kind.noun()))?;
-            Ok(ConfigKey { name: key.name, kind, default, doc: clean(&key.doc, DOC_CHARS_MAX) })
+            check(key.kind.accepts(&default), &named, &format!("has a default that is not {}", key.kind.noun()))?;
+            let doc = clean(&key.doc, DOC_CHARS_MAX);
+            let (minimum, maximum) = (key.minimum, key.maximum);
+            let key = ConfigKey { name: key.name, kind: key.kind, default, minimum, maximum, doc };
+            key.accepts(&key.default).map_err(|told| problem_of(&named, &format!("has a default that {told}")))?;
+            Ok(key)
         })
         .collect()
 }
 
-fn capabilities(raw: Vec<String>) -> Result<BTreeSet<Capability>, SandboxError> {
-    raw.iter()
+/// Numbers only, finite, and not crossed.
+fn check_range(key: &raw::ConfigKey, named: &str) -> Result<(), SandboxError> {
+    let given = [key.minimum, key.maximum];
+    let numbers = given.iter().flatten();
+    check(key.kind == ValueKind::Number || given == [None; 2], named, "has a range and is not a number")?;
+    check(numbers.clone().all(|bound| bound.is_finite()), named, "has a range that is not finite")?;
+    let crossed = key.minimum.zip(key.maximum).is_some_and(|(minimum, maximum)| minimum > maximum);
+    check(!crossed, named, "has a minimum above its maximum")
+}
+
+fn capabilities(names: &[String], known: &[Capability]) -> Result<BTreeSet<Capability>, SandboxError> {
+    names
+        .iter()
         .map(|name| {
-            let known = Capability::ALL.map(Capability::as_str).join(", ");
-            Capability::parse(name).ok_or_else(|| {
-                problem_of(
-                    "capabilities",
-                    &format!("names '{}', which is none of {known}", clean(name, NAME_BYTES_MAX)),
-                )
+            let capability = Capability::parse(name).filter(|capability| known.contains(capability));
+            capability.ok_or_else(|| {
+                let known: Vec<&str> = known.iter().map(|capability| capability.as_str()).collect();
+                let shown = clean(name, NAME_BYTES_MAX);
+                problem_of("capabilities", &format!("names '{shown}', which is none of {}", known.join(", ")))
             })
         })
         .collect()
-}
-
-fn kind(raw: wit::ValueKind) -> ValueKind {
-    match raw {
-        wit::ValueKind::Number => ValueKind::Number,
-        wit::ValueKind::Text => ValueKind::Text,
-        wit::ValueKind::Boolean => ValueKind::Boolean,
-    }
 }
 
 fn is_recipe_name(name: &str) -> bool {
@@ -260,61 +277,89 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn raw() -> wit::Manifest {
-        wit::Manifest {
+    fn raw() -> raw::Manifest {
+        raw::Manifest {
             name: "sao".into(),
             version: "0.1.0".into(),
-            surface: wit::Surface::Weights,
+            surface: Surface::Weights,
             needs_score: true,
-            report_fields: vec![wit::ReportField {
+            report_fields: vec![ReportField {
                 name: "task".into(),
-                kind: wit::ValueKind::Text,
+                kind: ValueKind::Text,
                 required: true,
                 doc: "a\nb".into(),
             }],
-            config: vec![wit::ConfigKey {
+            config: vec![raw::ConfigKey {
                 name: "batch".into(),
-                kind: wit::ValueKind::Number,
-                default_value: "32".into(),
+                kind: ValueKind::Number,
+                default_json: "32".into(),
+                minimum: Some(1.0),
+                maximum: Some(64.0),
                 doc: String::new(),
             }],
             capabilities: vec!["experience".into(), "log".into()],
             top_k: 0,
+            re_evaluate_every: 3,
         }
     }
 
-    fn refusal(raw: wit::Manifest) -> String {
-        Manifest::from_guest(raw).expect_err("refused").to_string()
+    fn refusal(raw: raw::Manifest) -> String {
+        Manifest::from_guest(raw, &Capability::ALL).expect_err("refused").to_string()
     }
 
     #[test]
     fn a_good_manifest_is_taken() {
-        let manifest = Manifest::from_guest(raw()).expect("valid");
+        let manifest = Manifest::from_guest(raw(), &Capability::ALL).expect("valid");
         assert_eq!(manifest.config[0].default, json!(32));
         assert_eq!(manifest.report_fields[0].doc, "a\\nb");
     }
 
     #[test]
     fn every_broken_rule_is_named() {
-        assert!(refusal(wit::Manifest { name: "../x".into(), ..raw() }).contains("name must be"));
-        assert!(refusal(wit::Manifest { version: "1.2".into(), ..raw() }).contains("version must be"));
+        assert!(refusal(raw::Manifest { name: "../x".into(), ..raw() }).contains("name must be"));
+        assert!(refusal(raw::Manifest { version: "1.2".into(), ..raw() }).contains("version must be"));
         assert!(
-            refusal(wit::Manifest { capabilities: vec!["net\u{1b}".into()], ..raw() }).contains("names 'net\\u{1b}'")
+            refusal(raw::Manifest { capabilities: vec!["net\u{1b}".into()], ..raw() }).contains("names 'net\\u{1b}'")
         );
         let mut twice = raw();
-        twice.config.push(twice.config[0].clone());
+        twice.config.extend(raw().config);
         assert!(refusal(twice).contains("'batch' is declared twice"));
         let mut wrong = raw();
-        wrong.config[0].default_value = "\"x\"".into();
+        wrong.config[0].default_json = "\"x\"".into();
         assert!(refusal(wrong).contains("not a number"));
+        assert!(refusal(raw::Manifest { surface: Surface::Harness, ..raw() }).contains("evolves nothing else"));
+        let older = Manifest::from_guest(raw(), &[Capability::Log]).expect_err("unknown to it").to_string();
+        assert!(older.contains("names 'experience', which is none of log"), "{older}");
+    }
+
+    #[test]
+    fn ranges_are_of_numbers_and_hold_the_default() {
+        let ranged = |minimum, maximum, kind, default: &str| {
+            let mut raw = raw();
+            let key = &mut raw.config[0];
+            (key.minimum, key.maximum, key.kind, key.default_json) = (minimum, maximum, kind, default.to_owned());
+            Manifest::from_guest(raw, &Capability::ALL).map_err(|error| error.to_string())
+        };
+        assert!(ranged(Some(1.0), None, ValueKind::Number, "1").is_ok());
+        assert!(ranged(Some(2.0), None, ValueKind::Number, "1").expect_err("default").contains("at least 2"));
+        assert!(ranged(Some(2.0), Some(1.0), ValueKind::Number, "2").expect_err("crossed").contains("above"));
+        assert!(ranged(Some(f64::NAN), None, ValueKind::Number, "2").expect_err("nan").contains("not finite"));
+        assert!(ranged(None, Some(1.0), ValueKind::Text, "\"x\"").expect_err("text").contains("not a number"));
     }
 
     #[test]
     fn configuration_and_metadata_are_checked_by_key() {
-        let manifest = Manifest::from_guest(raw()).expect("valid");
+        let manifest = Manifest::from_guest(raw(), &Capability::ALL).expect("valid");
         let object = |value: Value| value.as_object().expect("object").clone();
         assert_eq!(manifest.check_config(&object(json!({"batch": 8}))), Ok(()));
         assert!(manifest.check_config(&object(json!({"batch": "8"}))).expect_err("kind").contains("must be a number"));
+        assert!(
+            manifest
+                .check_config(&object(json!({"batch": 0})))
+                .expect_err("low")
+                .contains("is 0 and must be at least 1")
+        );
+        assert!(manifest.check_config(&object(json!({"batch": 65}))).expect_err("high").contains("at most 64"));
         assert!(manifest.check_config(&object(json!({"bach": 8}))).expect_err("name").contains("it knows: batch"));
         assert!(manifest.check_metadata(&object(json!({}))).expect_err("missing").contains("'task' is required"));
         assert_eq!(manifest.check_metadata(&object(json!({"task": "t", "other": 1}))), Ok(()));

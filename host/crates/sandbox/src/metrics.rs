@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use crate::Capability;
-use crate::bindings::reef::recipe::metrics::Host;
 use crate::call_state::CallState;
 use crate::text::is_metric_name;
 
@@ -29,9 +28,9 @@ impl Gauges {
     }
 }
 
-impl Host for CallState {
-    fn gauge(&mut self, name: String, value: f64) {
-        if self.admit(Capability::Metrics).is_ok() {
+impl CallState {
+    pub(crate) fn gauge(&mut self, name: String, value: f64) {
+        if self.admit(Capability::Metrics, &(&name, value)).is_ok() {
             self.gauges.set(name, value);
         }
     }

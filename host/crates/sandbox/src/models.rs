@@ -3,34 +3,110 @@
 
 use reef_core::Message;
 
-use crate::bindings::reef::recipe::models as wit;
-use crate::call_state::{CallState, terms};
+use crate::call_state::{CallState, denied_becomes, terms};
+use crate::chat::check_conversation;
 use crate::offload::{Lost, offload};
-use crate::text::clean;
+use crate::text::{clean, is_binding_name};
+use crate::traffic::Bytes;
 use crate::{Capability, FaultKind};
 
-/// Bytes of a binding's name.
+/// Bytes of a binding's name that an error repeats.
 const BINDING_BYTES_MAX: usize = 64;
 /// Messages of one chat.
 const MESSAGES_MAX: usize = 256;
-/// Bytes of all messages of one chat.
-const MESSAGE_BYTES_MAX: usize = 1024 * 1024;
+/// Requests of one call.
+const REQUESTS_MAX: usize = 64;
+/// Answers to one request.
+const ANSWERS_MAX: u32 = 64;
 /// Tokens of one answer.
 const TOKENS_MAX: u32 = 8_192;
 /// Highest temperature.
 const TEMPERATURE_MAX: f32 = 10.0;
-/// Roles of a message.
-const ROLES: [&str; 4] = ["system", "user", "assistant", "tool"];
+/// Strings that end an answer.
+const STOPS_MAX: usize = 16;
+/// Bytes of a string that ends an answer.
+const STOP_BYTES_MAX: usize = 256;
+/// Bytes of an answer to be scored.
+const ANSWER_BYTES_MAX: usize = 1024 * 1024;
 
-/// How an answer is sampled.
-#[derive(Debug, Clone, Copy, PartialEq)]
+/// How answers are sampled.
+#[derive(Debug, Clone, PartialEq)]
 pub struct ChatSampling {
     /// 0 = greedy, at most 10.
     pub temperature: f32,
     /// Nucleus mass in (0, 1].
     pub top_p: f32,
-    /// Tokens of the answer, at least 1.
+    /// Tokens of one answer, 1 to 8,192.
     pub tokens_max: u32,
+    /// Strings that end an answer; at most 16 of 1 to 256 bytes.
+    pub stop: Vec<String>,
+    /// Answers to draw, 1 to 64.
+    pub n: u32,
+    /// Seed of the first answer; the next ones count up. None = drawn from the step's seed.
+    pub seed: Option<u32>,
+}
+
+/// A conversation to answer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ChatRequest {
+    /// 1 to 256 messages.
+    pub messages: Vec<Message>,
+    /// How.
+    pub sampling: ChatSampling,
+}
+
+/// How an answer ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Finish {
+    /// By itself, or at a stop string.
+    Stop,
+    /// At the number of tokens allowed.
+    Length,
+}
+
+/// One answer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Completion {
+    /// Its text.
+    pub text: String,
+    /// How it ended.
+    pub finish: Finish,
+    /// Its tokens.
+    pub tokens: u32,
+    /// Mean natural-log probability of its tokens; NaN where the provider gives none.
+    pub mean_logprob: f64,
+}
+
+/// What a step has used so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Usage {
+    /// Answers drawn and scored.
+    pub calls: u32,
+    /// Tokens read.
+    pub prompt_tokens: u32,
+    /// Tokens drawn.
+    pub answer_tokens: u32,
+    /// Money at the operator's prices, US dollars; 0 for models of this machine.
+    pub cost_usd: f64,
+}
+
+impl Bytes for ChatRequest {
+    fn bytes(&self) -> u64 {
+        const NUMBERS_BYTES: u64 = 20;
+        (&self.messages, &self.sampling.stop).bytes().saturating_add(NUMBERS_BYTES)
+    }
+}
+
+impl Bytes for Completion {
+    fn bytes(&self) -> u64 {
+        (&self.text, self.tokens, self.mean_logprob).bytes().saturating_add(1)
+    }
+}
+
+impl Bytes for Usage {
+    fn bytes(&self) -> u64 {
+        size_of::<Self>() as u64
+    }
 }
 
 /// Why a model call is refused.
@@ -52,11 +128,18 @@ pub enum ModelsError {
     #[error("{0}")]
     Other(String),
 }
+denied_becomes!(ModelsError);
 
 /// The models behind one call. Every method may block.
 pub trait Models: Send {
-    /// The assistant's answer of the model bound to `binding`.
-    fn chat(&mut self, binding: &str, messages: &[Message], sampling: ChatSampling) -> Result<String, ModelsError>;
+    /// Names that `chat`, `score` and `held_out_scores` know.
+    fn bindings(&mut self) -> Result<Vec<String>, ModelsError>;
+    /// Answers of the model bound to `binding`: per request as many as it asks for, in order.
+    fn chat(&mut self, binding: &str, requests: Vec<ChatRequest>) -> Result<Vec<Vec<Completion>>, ModelsError>;
+    /// Natural-log probability of each token of `answer` after the conversation.
+    fn score(&mut self, binding: &str, messages: &[Message], answer: &str) -> Result<Vec<f32>, ModelsError>;
+    /// What the step has used so far.
+    fn spent(&mut self) -> Result<Usage, ModelsError>;
     /// Held-out tasks of the scenario.
     fn held_out_count(&mut self) -> Result<u32, ModelsError>;
     /// Scores in [0, 1] of greedy answers to the tasks `first..first + count`, which exist.
@@ -69,95 +152,81 @@ pub(crate) struct ModelsHost {
     pub(crate) worker: Option<Box<dyn Models>>,
 }
 
-impl From<ModelsError> for wit::ModelsError {
-    fn from(error: ModelsError) -> Self {
-        match error {
-            ModelsError::UnknownBinding(name) => Self::UnknownBinding(name),
-            ModelsError::Invalid(told) => Self::Invalid(told),
-            ModelsError::Budget(told) => Self::Budget(told),
-            ModelsError::Cancelled => Self::Cancelled,
-            ModelsError::Other(told) => Self::Other(told),
-        }
-    }
-}
-
 impl CallState {
     async fn ask_models<R: Send + 'static>(
         &mut self,
         work: impl FnOnce(&mut dyn Models) -> Result<R, ModelsError> + Send + 'static,
-    ) -> Result<R, wit::ModelsError> {
+    ) -> Result<R, ModelsError> {
         let answer = offload(&mut self.models.worker, terms!(self), move |worker| work(worker.as_mut())).await;
         match answer {
-            Ok(answer) => Ok(answer?),
-            Err(Lost::Cancelled) => Err(wit::ModelsError::Cancelled),
-            Err(Lost::Absent) => Err(wit::ModelsError::Other("model calls are not available in this call".to_owned())),
-            Err(Lost::Panicked) => {
-                self.cut(FaultKind::HostBug, "a model call panicked");
-                Err(wit::ModelsError::Other("a model call panicked".to_owned()))
-            }
+            Ok(answer) => answer,
+            Err(Lost::Cancelled) => Err(ModelsError::Cancelled),
+            Err(Lost::Absent) => Err(ModelsError::Other("model calls are not available in this call".to_owned())),
+            Err(Lost::Panicked) => Err(self.models_bug("a model call panicked")),
         }
     }
-}
 
-fn check(holds: bool, told: impl FnOnce() -> String) -> Result<(), wit::ModelsError> {
-    if holds { Ok(()) } else { Err(wit::ModelsError::Invalid(told())) }
-}
-
-fn binding(name: &str) -> Result<(), wit::ModelsError> {
-    let valid = !name.is_empty()
-        && name.len() <= BINDING_BYTES_MAX
-        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b));
-    if valid { Ok(()) } else { Err(wit::ModelsError::UnknownBinding(clean(name, BINDING_BYTES_MAX))) }
-}
-
-fn chat_messages(raw: Vec<wit::Message>) -> Result<Vec<Message>, wit::ModelsError> {
-    check(!raw.is_empty() && raw.len() <= MESSAGES_MAX, || {
-        format!("messages: {} is not in 1 to {MESSAGES_MAX}", raw.len())
-    })?;
-    let bytes: usize = raw.iter().map(|message| message.content.len()).sum();
-    check(bytes <= MESSAGE_BYTES_MAX, || {
-        format!("messages: {bytes} bytes and at most {MESSAGE_BYTES_MAX} are allowed")
-    })?;
-    for message in &raw {
-        check(ROLES.contains(&message.role.as_str()), || {
-            format!("messages: role '{}' is none of {}", clean(&message.role, 32), ROLES.join(", "))
-        })?;
+    fn models_bug(&mut self, told: &str) -> ModelsError {
+        self.cut(FaultKind::HostBug, told);
+        ModelsError::Other(told.to_owned())
     }
-    Ok(raw.into_iter().map(|message| Message { role: message.role, content: message.content }).collect())
-}
 
-fn sampling(raw: wit::Sampling) -> Result<ChatSampling, wit::ModelsError> {
-    let temperature = raw.temperature;
-    check((0.0..=TEMPERATURE_MAX).contains(&temperature), || {
-        format!("temperature: {temperature} is not in [0, {TEMPERATURE_MAX}]")
-    })?;
-    check(raw.top_p > 0.0 && raw.top_p <= 1.0, || format!("top-p: {} is not in (0, 1]", raw.top_p))?;
-    check((1..=TOKENS_MAX).contains(&raw.tokens_max), || {
-        format!("tokens-max: {} is not in 1 to {TOKENS_MAX}", raw.tokens_max)
-    })?;
-    Ok(ChatSampling { temperature, top_p: raw.top_p, tokens_max: raw.tokens_max })
-}
+    pub(crate) async fn bindings(&mut self) -> Result<Vec<String>, ModelsError> {
+        self.admit(Capability::Models, &())?;
+        self.ask_models(|worker| worker.bindings()).await
+    }
 
-impl wit::Host for CallState {
-    async fn chat(
+    pub(crate) async fn chat(
         &mut self,
         name: String,
-        messages: Vec<wit::Message>,
-        how: wit::Sampling,
-    ) -> Result<String, wit::ModelsError> {
-        self.admit(Capability::Models).map_err(wit::ModelsError::Budget)?;
+        requests: Vec<ChatRequest>,
+    ) -> Result<Vec<Vec<Completion>>, ModelsError> {
+        self.admit(Capability::Models, &(&name, &requests))?;
         binding(&name)?;
-        let (messages, sampling) = (chat_messages(messages)?, sampling(how)?);
-        self.ask_models(move |worker| worker.chat(&name, &messages, sampling)).await
+        check((1..=REQUESTS_MAX).contains(&requests.len()), || {
+            format!("requests: {} is not in 1 to {REQUESTS_MAX}", requests.len())
+        })?;
+        requests.iter().try_for_each(chat_request)?;
+        let wanted: Vec<usize> = requests.iter().map(|request| request.sampling.n as usize).collect();
+        let answers = self.ask_models(move |worker| worker.chat(&name, requests)).await?;
+        if answers.iter().map(Vec::len).eq(wanted) {
+            return Ok(answers);
+        }
+        Err(self.models_bug("a model gave another number of answers than was asked for"))
     }
 
-    async fn held_out_count(&mut self) -> Result<u32, wit::ModelsError> {
-        self.admit(Capability::Models).map_err(wit::ModelsError::Budget)?;
+    pub(crate) async fn score(
+        &mut self,
+        name: String,
+        messages: Vec<Message>,
+        answer: String,
+    ) -> Result<Vec<f32>, ModelsError> {
+        self.admit(Capability::Models, &(&name, &messages, &answer))?;
+        binding(&name)?;
+        check_conversation(&messages, MESSAGES_MAX).map_err(ModelsError::Invalid)?;
+        check(answer.len() <= ANSWER_BYTES_MAX, || {
+            format!("answer: {} bytes and at most {ANSWER_BYTES_MAX} are allowed", answer.len())
+        })?;
+        self.ask_models(move |worker| worker.score(&name, &messages, &answer)).await
+    }
+
+    pub(crate) async fn spent(&mut self) -> Result<Usage, ModelsError> {
+        self.admit(Capability::Models, &())?;
+        self.ask_models(|worker| worker.spent()).await
+    }
+
+    pub(crate) async fn held_out_count(&mut self) -> Result<u32, ModelsError> {
+        self.admit(Capability::Models, &())?;
         self.ask_models(|worker| worker.held_out_count()).await
     }
 
-    async fn held_out_scores(&mut self, name: String, first: u32, count: u32) -> Result<Vec<f64>, wit::ModelsError> {
-        self.admit(Capability::Models).map_err(wit::ModelsError::Budget)?;
+    pub(crate) async fn held_out_scores(
+        &mut self,
+        name: String,
+        first: u32,
+        count: u32,
+    ) -> Result<Vec<f64>, ModelsError> {
+        self.admit(Capability::Models, &(&name, first, count))?;
         binding(&name)?;
         let scores = self.ask_models(move |worker| {
             let tasks = worker.held_out_count()?;
@@ -172,86 +241,37 @@ impl wit::Host for CallState {
         if scores.len() == count as usize && scores.iter().all(|score| (0.0..=1.0).contains(score)) {
             return Ok(scores);
         }
-        let told = format!("{} held-out scores for {count} tasks, or one outside [0, 1]", scores.len());
-        self.cut(FaultKind::HostBug, &told);
-        Err(wit::ModelsError::Other(told))
+        Err(self.models_bug(&format!("{} held-out scores for {count} tasks, or one outside [0, 1]", scores.len())))
     }
+}
+
+fn check(holds: bool, told: impl FnOnce() -> String) -> Result<(), ModelsError> {
+    if holds { Ok(()) } else { Err(ModelsError::Invalid(told())) }
+}
+
+fn binding(name: &str) -> Result<(), ModelsError> {
+    if is_binding_name(name) { Ok(()) } else { Err(ModelsError::UnknownBinding(clean(name, BINDING_BYTES_MAX))) }
+}
+
+fn chat_request(request: &ChatRequest) -> Result<(), ModelsError> {
+    check_conversation(&request.messages, MESSAGES_MAX).map_err(ModelsError::Invalid)?;
+    let how = &request.sampling;
+    check((0.0..=TEMPERATURE_MAX).contains(&how.temperature), || {
+        format!("temperature: {} is not in [0, {TEMPERATURE_MAX}]", how.temperature)
+    })?;
+    check(how.top_p > 0.0 && how.top_p <= 1.0, || format!("top-p: {} is not in (0, 1]", how.top_p))?;
+    check((1..=TOKENS_MAX).contains(&how.tokens_max), || {
+        format!("tokens-max: {} is not in 1 to {TOKENS_MAX}", how.tokens_max)
+    })?;
+    check((1..=ANSWERS_MAX).contains(&how.n), || format!("n: {} is not in 1 to {ANSWERS_MAX}", how.n))?;
+    check(how.stop.len() <= STOPS_MAX, || {
+        format!("stop: {} strings and at most {STOPS_MAX} are allowed", how.stop.len())
+    })?;
+    check(how.stop.iter().all(|stop| (1..=STOP_BYTES_MAX).contains(&stop.len())), || {
+        format!("stop: a string has 1 to {STOP_BYTES_MAX} bytes")
+    })
 }
 
 #[cfg(test)]
-mod tests {
-    use super::wit::Host;
-    use super::*;
-    use crate::call::testing;
-
-    struct Probe;
-
-    impl Models for Probe {
-        fn chat(&mut self, binding: &str, messages: &[Message], _: ChatSampling) -> Result<String, ModelsError> {
-            if binding == "served" {
-                Ok(messages[0].content.clone())
-            } else {
-                Err(ModelsError::UnknownBinding(binding.to_owned()))
-            }
-        }
-        fn held_out_count(&mut self) -> Result<u32, ModelsError> {
-            Ok(3)
-        }
-        fn held_out_scores(&mut self, binding: &str, _: u32, count: u32) -> Result<Vec<f64>, ModelsError> {
-            Ok(vec![if binding == "served" { 0.5 } else { 2.0 }; count as usize])
-        }
-    }
-
-    fn state() -> CallState {
-        let mut state = testing::state(0, vec![]);
-        state.models = ModelsHost { worker: Some(Box::new(Probe)) };
-        state
-    }
-
-    fn greedy() -> wit::Sampling {
-        wit::Sampling { temperature: 0.0, top_p: 1.0, tokens_max: 8 }
-    }
-
-    fn user(content: &str) -> Vec<wit::Message> {
-        vec![wit::Message { role: "user".into(), content: content.into() }]
-    }
-
-    #[tokio::test]
-    async fn arguments_are_refused_by_name() {
-        let mut state = state();
-        assert_eq!(state.chat("served".into(), user("hi"), greedy()).await.expect("answer"), "hi");
-        assert!(matches!(
-            state.chat("../x".into(), user("hi"), greedy()).await,
-            Err(wit::ModelsError::UnknownBinding(_))
-        ));
-        let mut refused = async |messages, how| match state.chat("served".into(), messages, how).await {
-            Err(wit::ModelsError::Invalid(told)) => told,
-            other => panic!("{other:?}"),
-        };
-        assert!(refused(vec![], greedy()).await.starts_with("messages"));
-        assert!(
-            refused(user("hi"), wit::Sampling { temperature: f32::NAN, ..greedy() }).await.starts_with("temperature")
-        );
-        assert!(refused(user("hi"), wit::Sampling { top_p: 0.0, ..greedy() }).await.starts_with("top-p"));
-        assert!(refused(user("hi"), wit::Sampling { tokens_max: 0, ..greedy() }).await.starts_with("tokens-max"));
-        assert!(
-            refused(vec![wit::Message { role: "root".into(), content: String::new() }], greedy())
-                .await
-                .contains("role 'root'")
-        );
-    }
-
-    #[tokio::test]
-    async fn held_out_ranges_stay_inside_the_tasks() {
-        let mut state = state();
-        assert_eq!(state.held_out_scores("served".into(), 1, 2).await.expect("scores"), [0.5, 0.5]);
-        for (first, count) in [(0, 4), (3, 1), (u32::MAX, 2)] {
-            assert!(matches!(
-                state.held_out_scores("served".into(), first, count).await,
-                Err(wit::ModelsError::Invalid(_))
-            ));
-        }
-        assert!(state.held_out_scores("wrong".into(), 0, 1).await.is_err());
-        assert_eq!(state.cut_off.expect("cut off").kind, FaultKind::HostBug);
-    }
-}
+#[path = "models_tests.rs"]
+mod tests;

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use crate::bindings::reef::recipe::types as wit;
 use crate::call_state::CallState;
+use crate::raw;
 use crate::text::{clean, is_metric_name};
 use crate::{Fault, FaultKind};
 
@@ -111,34 +111,34 @@ impl Once<'_> {
     }
 }
 
-pub(crate) fn failure(raw: wit::Failure) -> Fault {
+pub(crate) fn failure(raw: raw::Failure) -> Fault {
     let told = match raw {
-        wit::Failure::InvalidConfig(told) => format!("invalid configuration: {told}"),
-        wit::Failure::Capability(told) => format!("a capability refused: {told}"),
-        wit::Failure::Other(told) => told,
+        raw::Failure::InvalidConfig(told) => format!("invalid configuration: {told}"),
+        raw::Failure::Capability(told) => format!("a capability refused: {told}"),
+        raw::Failure::Other(told) => told,
     };
     Fault::new(FaultKind::Declined, told)
 }
 
-pub(crate) fn selection(raw: wit::Selection, state: &CallState) -> Result<Selection, Fault> {
+pub(crate) fn selection(raw: raw::Selection, state: &CallState) -> Result<Selection, Fault> {
     let mut once = Once { state, taken: BTreeSet::new() };
     let choice = match raw.choice {
-        wit::Choice::Wait(why) => Choice::Wait(reason(&why)),
-        wit::Choice::Train(samples) => {
+        raw::Choice::Wait(why) => Choice::Wait(reason(&why)),
+        raw::Choice::Train(samples) => {
             once.take_all("train", &samples)?;
             Choice::Train(samples)
         }
-        wit::Choice::TrainGroups(groups) => Choice::TrainGroups(train_groups(groups, &mut once)?),
+        raw::Choice::TrainGroups(groups) => Choice::TrainGroups(train_groups(groups, &mut once)?),
     };
-    let retire = raw.retire.into_iter().map(|retired| {
-        once.take("retire", retired.sample)?;
-        Ok((retired.sample, reason(&retired.reason)))
+    let retire = raw.retire.into_iter().map(|(sample, why)| {
+        once.take("retire", sample)?;
+        Ok((sample, reason(&why)))
     });
     let retire = retire.collect::<Result<_, Fault>>()?;
     Ok(Selection { choice, retire })
 }
 
-fn train_groups(raw: Vec<wit::Group>, once: &mut Once<'_>) -> Result<Vec<Group>, Fault> {
+fn train_groups(raw: Vec<raw::Group>, once: &mut Once<'_>) -> Result<Vec<Group>, Fault> {
     if raw.is_empty() {
         return Err(invalid("train-groups names no groups"));
     }
@@ -165,19 +165,25 @@ fn is_group_name(name: &str) -> bool {
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._:-".contains(&b))
 }
 
-pub(crate) fn proposal(raw: wit::Proposal, state: &CallState) -> Result<Proposal, Fault> {
+pub(crate) fn proposal(raw: raw::Proposal, state: &CallState) -> Result<Proposal, Fault> {
     match raw {
-        wit::Proposal::Weights(candidate) if state.training.candidates.contains(&candidate) => {
+        raw::Proposal::Weights(candidate) if state.training.candidates.contains(&candidate) => {
             Ok(Proposal::Weights(candidate))
         }
-        wit::Proposal::Weights(candidate) => {
+        raw::Proposal::Weights(candidate) => {
             Err(invalid(format!("candidate {candidate} is not a checkpoint of this call")))
         }
-        wit::Proposal::Skip(why) => Ok(Proposal::Skip(reason(&why))),
+        raw::Proposal::Mutations(count) => Err(other_surface("mutations", count, "harness")),
+        raw::Proposal::Router(count) => Err(other_surface("router", count, "router")),
+        raw::Proposal::Skip(why) => Ok(Proposal::Skip(reason(&why))),
     }
 }
 
-pub(crate) fn verdict(raw: wit::Verdict) -> Result<Verdict, Fault> {
+fn other_surface(what: &str, count: usize, surface: &str) -> Fault {
+    invalid(format!("the proposal '{what}' ({count} of them) changes the {surface}; this server evolves weights"))
+}
+
+pub(crate) fn verdict(raw: raw::Verdict) -> Result<Verdict, Fault> {
     if raw.measurements.len() > MEASUREMENTS_MAX {
         return Err(invalid(format!(
             "{} measurements and at most {MEASUREMENTS_MAX} are kept",
@@ -185,24 +191,19 @@ pub(crate) fn verdict(raw: wit::Verdict) -> Result<Verdict, Fault> {
         )));
     }
     let mut measurements = BTreeMap::new();
-    for measurement in raw.measurements {
-        let shown = clean(&measurement.name, 64);
-        if !is_metric_name(&measurement.name) {
+    for (name, value) in raw.measurements {
+        let shown = clean(&name, 64);
+        if !is_metric_name(&name) {
             return Err(invalid(format!("measurement name '{shown}' does not match [a-z][a-z0-9_/]{{0,63}}")));
         }
-        if !measurement.value.is_finite() {
-            return Err(invalid(format!("measurement '{shown}' is {}", measurement.value)));
+        if !value.is_finite() {
+            return Err(invalid(format!("measurement '{shown}' is {value}")));
         }
-        if measurements.insert(measurement.name, measurement.value).is_some() {
+        if measurements.insert(name, value).is_some() {
             return Err(invalid(format!("measurement '{shown}' is given twice")));
         }
     }
-    let decision = match raw.decision {
-        wit::Decision::Promote => Decision::Promote,
-        wit::Decision::Hold => Decision::Hold,
-        wit::Decision::Reject => Decision::Reject,
-    };
-    Ok(Verdict { decision, reason: reason(&raw.reason), measurements })
+    Ok(Verdict { decision: raw.decision, reason: reason(&raw.reason), measurements })
 }
 
 #[cfg(test)]
@@ -210,10 +211,10 @@ mod tests {
     use super::*;
     use crate::call::testing;
 
-    fn selected(choice: wit::Choice, retire: &[u32]) -> Result<Selection, String> {
+    fn selected(choice: raw::Choice, retire: &[u32]) -> Result<Selection, String> {
         let state = testing::state(4, vec![0, 2, 3]);
-        let retire = retire.iter().map(|sample| wit::Retirement { sample: *sample, reason: "old\n".into() }).collect();
-        selection(wit::Selection { choice, retire }, &state).map_err(|fault| {
+        let retire = retire.iter().map(|sample| (*sample, "old\n".into())).collect();
+        selection(raw::Selection { choice, retire }, &state).map_err(|fault| {
             assert_eq!(fault.kind, FaultKind::InvalidOutput);
             fault.message
         })
@@ -221,25 +222,25 @@ mod tests {
 
     #[test]
     fn a_selection_names_samples_of_the_batch_once() {
-        let good = selected(wit::Choice::Train(vec![3, 0]), &[2]).expect("valid");
+        let good = selected(raw::Choice::Train(vec![3, 0]), &[2]).expect("valid");
         assert_eq!(good, Selection { choice: Choice::Train(vec![3, 0]), retire: vec![(2, "old\\n".into())] });
         assert!(
-            selected(wit::Choice::Train(vec![1]), &[])
+            selected(raw::Choice::Train(vec![1]), &[])
                 .expect_err("not in batch")
                 .contains("sample 1, which is not in the batch")
         );
-        assert!(selected(wit::Choice::Train(vec![u32::MAX]), &[]).is_err());
-        assert!(selected(wit::Choice::Train(vec![0, 0]), &[]).expect_err("twice").contains("a second time"));
-        assert!(selected(wit::Choice::Train(vec![0]), &[0]).expect_err("both").contains("retire names sample 0"));
-        assert!(selected(wit::Choice::Train(vec![]), &[]).expect_err("empty").contains("no samples"));
-        assert!(selected(wit::Choice::Wait("x".repeat(9_000)), &[3, 3]).is_err());
+        assert!(selected(raw::Choice::Train(vec![u32::MAX]), &[]).is_err());
+        assert!(selected(raw::Choice::Train(vec![0, 0]), &[]).expect_err("twice").contains("a second time"));
+        assert!(selected(raw::Choice::Train(vec![0]), &[0]).expect_err("both").contains("retire names sample 0"));
+        assert!(selected(raw::Choice::Train(vec![]), &[]).expect_err("empty").contains("no samples"));
+        assert!(selected(raw::Choice::Wait("x".repeat(9_000)), &[3, 3]).is_err());
     }
 
     #[test]
     fn groups_have_plain_unique_names_and_disjoint_slots() {
         let groups = |groups: &[(&str, &[u32])]| {
-            let raw = groups.iter().map(|(name, slots)| wit::Group { name: (*name).to_owned(), slots: slots.to_vec() });
-            selected(wit::Choice::TrainGroups(raw.collect()), &[])
+            let raw = groups.iter().map(|(name, slots)| raw::Group { name: (*name).to_owned(), slots: slots.to_vec() });
+            selected(raw::Choice::TrainGroups(raw.collect()), &[])
         };
         assert!(groups(&[("a", &[0, 2]), ("b", &[3])]).is_ok());
         assert!(groups(&[("a", &[0]), ("a", &[2])]).expect_err("name").contains("twice"));
@@ -251,11 +252,8 @@ mod tests {
     #[test]
     fn verdicts_hold_finite_numbers_under_plain_unique_names() {
         let given = |measurements: &[(&str, f64)]| {
-            let measurements = measurements
-                .iter()
-                .map(|(name, value)| wit::Measurement { name: (*name).to_owned(), value: *value })
-                .collect();
-            verdict(wit::Verdict { decision: wit::Decision::Hold, reason: "\u{1b}[31m".repeat(900), measurements })
+            let measurements = measurements.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
+            verdict(raw::Verdict { decision: Decision::Hold, reason: "\u{1b}[31m".repeat(900), measurements })
         };
         let good = given(&[("score", 0.5)]).expect("valid");
         assert!(!good.reason.contains('\u{1b}') && good.measurements["score"] == 0.5);
@@ -270,8 +268,13 @@ mod tests {
     fn a_proposal_names_a_checkpoint_of_the_call() {
         let mut state = testing::state(0, vec![]);
         state.training.candidates.push(5);
-        assert_eq!(proposal(wit::Proposal::Weights(5), &state), Ok(Proposal::Weights(5)));
-        assert!(proposal(wit::Proposal::Weights(6), &state).is_err());
-        assert_eq!(proposal(wit::Proposal::Skip("warm\u{7}".into()), &state), Ok(Proposal::Skip("warm\\u{7}".into())));
+        assert_eq!(proposal(raw::Proposal::Weights(5), &state), Ok(Proposal::Weights(5)));
+        assert!(proposal(raw::Proposal::Weights(6), &state).is_err());
+        for other in [raw::Proposal::Mutations(2), raw::Proposal::Router(0)] {
+            let fault = proposal(other, &state).expect_err("another surface");
+            assert!(fault.message.contains("this server evolves weights"), "{fault}");
+            assert_eq!(fault.kind, FaultKind::InvalidOutput);
+        }
+        assert_eq!(proposal(raw::Proposal::Skip("warm\u{7}".into()), &state), Ok(Proposal::Skip("warm\\u{7}".into())));
     }
 }

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use reef_core::CallReport;
 use wasmtime::{Store, UpdateDeadline};
 
-use crate::bindings::reef::recipe::types as wit;
-use crate::bindings::{WeightRecipe, WeightRecipePre};
 use crate::call_state::CallState;
 use crate::engine::Shared;
+use crate::generation::{Broken, Export, Linked, Returned};
 use crate::meter::{Meter, Metered};
+use crate::traffic::Bytes;
 use crate::{Fault, FaultKind, SandboxConfig};
 
 /// How often a call that is waiting is looked after.
@@ -21,49 +21,39 @@ const THREAD_SLACK: Duration = Duration::from_secs(60);
 /// Added to the time that a cancelled call may go on.
 const GRACE_SLACK: Duration = Duration::from_secs(1);
 
-/// An export of the recipe.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Export {
-    Describe,
-    SelectSamples,
-    ProposeUpdate,
-    /// With the candidate's handle.
-    Evaluate(u32),
-}
-
 impl Export {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Describe => "describe",
-            Self::SelectSamples => "select-samples",
-            Self::ProposeUpdate => "propose-update",
-            Self::Evaluate(_) => "evaluate",
-        }
-    }
-
-    fn fuel(self, config: &SandboxConfig) -> u64 {
+    fn fuel(&self, config: &SandboxConfig) -> u64 {
         match self {
             Self::Describe | Self::SelectSamples => config.fuel_select,
             Self::ProposeUpdate => config.fuel_propose,
-            Self::Evaluate(_) => config.fuel_evaluate,
+            Self::Evaluate(_) | Self::Migrate { .. } | Self::Check { .. } => config.fuel_evaluate,
+            Self::Ingest(_) => config.fuel_ingest,
+            Self::TransformRequest(_) => config.fuel_transform,
         }
     }
 
-    fn wall(self, config: &SandboxConfig) -> Duration {
+    fn wall(&self, config: &SandboxConfig) -> Duration {
         Duration::from_millis(match self {
             Self::Describe | Self::SelectSamples => config.wall_select_ms,
             Self::ProposeUpdate => config.wall_propose_ms,
-            Self::Evaluate(_) => config.wall_evaluate_ms,
+            Self::Evaluate(_) | Self::Migrate { .. } | Self::Check { .. } => config.wall_evaluate_ms,
+            Self::Ingest(_) => config.wall_ingest_ms,
+            Self::TransformRequest(_) => config.wall_transform_ms,
         })
     }
-}
 
-/// What an export returned, not yet validated.
-pub(crate) enum Returned {
-    Manifest(wit::Manifest),
-    Selection(Result<wit::Selection, wit::Failure>),
-    Proposal(Result<wit::Proposal, wit::Failure>),
-    Verdict(Result<wit::Verdict, wit::Failure>),
+    /// Bytes that the guest is given before it runs.
+    fn arguments(&self, state: &CallState) -> u64 {
+        let batch = match self {
+            Self::SelectSamples | Self::ProposeUpdate => state.batch.bytes(),
+            _ => 0,
+        };
+        let context = match self {
+            Self::SelectSamples | Self::ProposeUpdate | Self::Evaluate(_) | Self::Ingest(_) => state.context.bytes(),
+            Self::Describe | Self::Migrate { .. } | Self::TransformRequest(_) | Self::Check { .. } => 0,
+        };
+        self.bytes().saturating_add(batch).saturating_add(context)
+    }
 }
 
 /// A call that is over.
@@ -75,46 +65,47 @@ pub(crate) struct Ended {
 
 impl Ended {
     /// A call that never reached the guest.
-    pub(crate) fn refused(export: Export, state: CallState, fault: Fault) -> Self {
-        let report = CallReport { function: export.name().to_owned(), ..CallReport::default() };
+    pub(crate) fn refused(function: &str, state: CallState, fault: Fault) -> Self {
+        let report = CallReport { function: function.to_owned(), ..CallReport::default() };
         Self { result: Err(fault), state, report }
     }
 }
 
-/// Where a call failed.
-enum Broken {
-    Instantiation(wasmtime::Error),
-    Guest(wasmtime::Error),
-}
-
 /// Runs the export and measures it.
-pub(crate) async fn run(shared: &Shared, pre: &WeightRecipePre<CallState>, state: CallState, export: Export) -> Ended {
-    let (config, fuel_max) = (shared.config(), export.fuel(shared.config()));
-    let mut store = match store(shared, state, fuel_max, export.wall(config)) {
+pub(crate) async fn run(shared: &Shared, linked: &dyn Linked, mut state: CallState, export: Export) -> Ended {
+    let (config, function) = (shared.config(), export.name());
+    let (fuel_max, wall) = (export.fuel(config), export.wall(config));
+    let arguments = export.arguments(&state);
+    state.traffic.gave(arguments);
+    let mut store = match store(shared, state, fuel_max, wall) {
         Ok(store) => store,
-        Err((state, fault)) => return Ended::refused(export, *state, fault),
+        Err((state, fault)) => return Ended::refused(function, *state, fault),
     };
     let meter = Arc::clone(&store.data().meter);
     let cancel = store.data().cancel.clone();
     let patience = Patience {
         meter: &meter,
         // With every slot taken, a guest gets a thread for its share of the time only.
-        wait: export
-            .wall(config)
-            .saturating_mul(config.calls_concurrent_max / u32::try_from(config.threads).unwrap_or(1).max(1) + 2)
+        wait: wall.saturating_mul(config.calls_concurrent_max / u32::try_from(config.threads).unwrap_or(1).max(1) + 2)
             + THREAD_SLACK,
         grace: Duration::from_millis(config.cancel_grace_ms) + GRACE_SLACK,
     };
-    let work = Metered { meter: Arc::clone(&meter), inner: Box::pin(invoke(&mut store, pre, export)) };
+    let work = Metered { meter: Arc::clone(&meter), inner: linked.call(&mut store, export) };
     let outcome = patience.watch(work, &cancel).await;
     let fuel = fuel_max.saturating_sub(store.get_fuel().unwrap_or(0));
-    let state = store.into_data();
-    let result = settle(outcome, &state);
+    let mut state = store.into_data();
+    let result = settle(outcome, function, &state);
+    if let Ok(returned) = &result {
+        state.traffic.took(returned.bytes());
+    }
     let report = CallReport {
-        function: export.name().to_owned(),
+        function: function.to_owned(),
         fuel,
         guest_us: micros(meter.guest()),
         host_us: micros(meter.host()),
+        wall_us: micros(meter.elapsed()),
+        bytes_in: state.traffic.bytes_in,
+        bytes_out: state.traffic.bytes_out,
         memory_peak_bytes: state.memory.peak_bytes(),
         host_calls: state.host_calls(),
         log_dropped_bytes: state.log.dropped_bytes,
@@ -170,43 +161,12 @@ fn deadline(wall: Duration) -> Fault {
     Fault::new(FaultKind::Deadline, format!("the guest ran longer than {} ms", wall.as_millis()))
 }
 
-async fn invoke(
-    store: &mut Store<CallState>,
-    pre: &WeightRecipePre<CallState>,
-    export: Export,
-) -> Result<Returned, Broken> {
-    let recipe = pre.instantiate_async(&mut *store).await.map_err(Broken::Instantiation)?;
-    call(&recipe, store, export).await.map_err(Broken::Guest)
-}
-
-async fn call(recipe: &WeightRecipe, store: &mut Store<CallState>, export: Export) -> wasmtime::Result<Returned> {
-    let strategy = recipe.reef_recipe_strategy();
-    let context = context(store.data());
-    let batch = store.data().batch.clone();
-    Ok(match export {
-        Export::Describe => Returned::Manifest(strategy.call_describe(store).await?),
-        Export::SelectSamples => Returned::Selection(strategy.call_select_samples(store, &context, &batch).await?),
-        Export::ProposeUpdate => Returned::Proposal(strategy.call_propose_update(store, &context, &batch).await?),
-        Export::Evaluate(candidate) => Returned::Verdict(strategy.call_evaluate(store, &context, candidate).await?),
-    })
-}
-
-fn context(state: &CallState) -> wit::Context {
-    let context = &state.context;
-    wit::Context {
-        tenant: context.tenant.clone(),
-        scenario: context.scenario.clone(),
-        step: context.step,
-        // Milliseconds stay exact in an f64 for the next 285,000 years.
-        now_ms: context.now_ms as f64,
-        seed: context.seed,
-        head: context.head.clone(),
-        max_staleness: context.max_staleness,
-    }
-}
-
 /// The last word on a call: what ended it from outside wins over what the guest made of it.
-fn settle(outcome: Result<Result<Returned, Broken>, Fault>, state: &CallState) -> Result<Returned, Fault> {
+fn settle(
+    outcome: Result<Result<Returned, Broken>, Fault>,
+    function: &str,
+    state: &CallState,
+) -> Result<Returned, Fault> {
     if let Some(fault) = &state.cut_off {
         return Err(fault.clone());
     }
@@ -217,6 +177,7 @@ fn settle(outcome: Result<Result<Returned, Broken>, Fault>, state: &CallState) -
         let fault = match broken {
             Broken::Instantiation(error) => Fault::from_instantiation(&error),
             Broken::Guest(error) => Fault::from_guest(&error),
+            Broken::Missing => Fault::new(FaultKind::MissingCapability, format!("the component has no {function}")),
         };
         // A guest that gets no memory usually aborts.
         if fault.kind == FaultKind::Trap && state.memory.refused() { state.memory.fault() } else { fault }

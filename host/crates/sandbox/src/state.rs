@@ -4,14 +4,25 @@
 use std::collections::BTreeMap;
 
 use crate::Capability;
-use crate::bindings::reef::recipe::state::{Host, StateError};
-use crate::call_state::CallState;
+use crate::call_state::{CallState, denied_becomes};
 use crate::text::clean;
 
 /// Bytes of a key.
 const KEY_BYTES_MAX: usize = 256;
 /// Bytes of a value.
 const VALUE_BYTES_MAX: usize = 64 * 1024;
+
+/// Why the bucket refuses.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum StateError {
+    #[error("{0}")]
+    TooLarge(String),
+    #[error("{0}")]
+    Budget(String),
+    #[error("{0}")]
+    Other(String),
+}
+denied_becomes!(StateError);
 
 /// The bucket as one call sees it.
 #[derive(Debug, Default)]
@@ -36,20 +47,7 @@ impl Bucket {
     }
 
     fn set(&mut self, key: String, value: Vec<u8>) -> Result<(), StateError> {
-        if key.is_empty() || key.len() > KEY_BYTES_MAX {
-            return Err(StateError::TooLarge(format!(
-                "a key has 1 to {KEY_BYTES_MAX} bytes and this one has {}",
-                key.len()
-            )));
-        }
-        if value.len() > VALUE_BYTES_MAX {
-            let told = format!(
-                "the value of '{}' has {} bytes and at most {VALUE_BYTES_MAX} are kept",
-                clean(&key, 64),
-                value.len()
-            );
-            return Err(StateError::TooLarge(told));
-        }
+        check_entry(&key, &value).map_err(StateError::TooLarge)?;
         let old = self.get(&key).map_or(0, |old| entry_bytes(&key, old));
         let bytes = self.bytes.saturating_sub(old).saturating_add(entry_bytes(&key, &value));
         if bytes > self.bytes_max {
@@ -73,31 +71,63 @@ impl Bucket {
         }
     }
 
+    /// Every key, sorted.
+    fn keys(&self) -> Vec<String> {
+        let kept = self.base.keys().filter(|key| !self.staged.contains_key(*key));
+        let staged = self.staged.iter().filter(|(_, value)| value.is_some()).map(|(key, _)| key);
+        let mut keys: Vec<String> = kept.chain(staged).cloned().collect();
+        keys.sort_unstable();
+        keys
+    }
+
+    /// The bucket as the call found it, and the bytes that it may hold.
+    pub(crate) fn found(&self) -> (&BTreeMap<String, Vec<u8>>, u64) {
+        (&self.base, self.bytes_max)
+    }
+
     /// Staged writes in key order; `None` deletes.
     pub(crate) fn into_writes(self) -> Vec<(String, Option<Vec<u8>>)> {
         self.staged.into_iter().collect()
     }
 }
 
-fn entry_bytes(key: &str, value: &[u8]) -> u64 {
+/// The limits of one entry. The error is a sentence.
+pub(crate) fn check_entry(key: &str, value: &[u8]) -> Result<(), String> {
+    if key.is_empty() || key.len() > KEY_BYTES_MAX {
+        return Err(format!("a key has 1 to {KEY_BYTES_MAX} bytes and this one has {}", key.len()));
+    }
+    if value.len() > VALUE_BYTES_MAX {
+        let (shown, bytes) = (clean(key, 64), value.len());
+        return Err(format!("the value of '{shown}' has {bytes} bytes and at most {VALUE_BYTES_MAX} are kept"));
+    }
+    Ok(())
+}
+
+/// Bytes that an entry counts.
+pub(crate) fn entry_bytes(key: &str, value: &[u8]) -> u64 {
     (key.len() as u64).saturating_add(value.len() as u64)
 }
 
-impl Host for CallState {
-    fn get(&mut self, key: String) -> Result<Option<Vec<u8>>, StateError> {
-        self.admit(Capability::State).map_err(StateError::Budget)?;
-        Ok(self.bucket.get(&key).cloned())
+impl CallState {
+    pub(crate) fn state_get(&mut self, key: &str) -> Result<Option<Vec<u8>>, StateError> {
+        self.admit(Capability::State, &key)?;
+        Ok(self.bucket.get(key).cloned())
     }
 
-    fn set(&mut self, key: String, value: Vec<u8>) -> Result<(), StateError> {
-        self.admit(Capability::State).map_err(StateError::Budget)?;
+    pub(crate) fn state_set(&mut self, key: String, value: Vec<u8>) -> Result<(), StateError> {
+        self.admit(Capability::State, &(&key, &value))?;
         self.bucket.set(key, value)
     }
 
-    fn delete(&mut self, key: String) -> Result<(), StateError> {
-        self.admit(Capability::State).map_err(StateError::Budget)?;
-        self.bucket.delete(&key);
+    pub(crate) fn state_delete(&mut self, key: &str) -> Result<(), StateError> {
+        self.admit(Capability::State, &key)?;
+        self.bucket.delete(key);
         Ok(())
+    }
+
+    pub(crate) fn state_keys(&mut self) -> Result<Vec<String>, StateError> {
+        self.admit(Capability::State, &())?;
+        Ok(self.bucket.keys())
     }
 }
 
@@ -113,7 +143,9 @@ mod tests {
     fn reads_see_staged_writes_and_deletes() {
         let mut bucket = bucket();
         bucket.set("b".into(), vec![2]).expect("fits");
+        assert_eq!(bucket.keys(), ["a", "b"]);
         bucket.delete("a");
+        assert_eq!(bucket.keys(), ["b"]);
         assert_eq!((bucket.get("a"), bucket.get("b")), (None, Some(&vec![2])));
         assert_eq!(bucket.into_writes(), [("a".to_owned(), None), ("b".to_owned(), Some(vec![2]))]);
     }

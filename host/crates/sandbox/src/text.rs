@@ -29,6 +29,11 @@ pub(crate) fn is_metric_name(name: &str) -> bool {
         && name.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'/'))
 }
 
+/// Is it the name of a model binding or a verifier: 1 to 64 letters, digits, `_` and `-`?
+pub(crate) fn is_binding_name(name: &str) -> bool {
+    !name.is_empty() && name.len() <= 64 && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -44,6 +49,7 @@ mod tests {
     #[test]
     fn metric_names_follow_their_rule() {
         assert!(is_metric_name("loss/value_1"));
+        assert!(is_binding_name("judge-2") && !is_binding_name("../x") && !is_binding_name(""));
         for bad in ["", "1a", "A", "a b", "a.b", "../x", &"a".repeat(65)] {
             assert!(!is_metric_name(bad), "{bad}");
         }

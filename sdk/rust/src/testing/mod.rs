@@ -2,68 +2,49 @@
 //! It checks handles and lengths as the real host does, so that a recipe that passes here is not refused
 //! there. It does not compute: nothing is learned.
 
+mod call;
 mod fake_host;
 mod sample;
+mod scripts;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+pub use call::Call;
 pub use sample::FakeSample;
 
-pub use crate::bindings::reef::recipe::log::Level;
+use crate::experience::UnusableReport;
+use crate::harness::Episode;
 use crate::host::Host;
+pub use crate::log::Level;
 use crate::{
-    Candidate, Context, CriticOptimizer, Failure, Measurement, Objective, Optimizer, Policy, Pool, Proposal, Recipe,
-    Result, Sample, Samples, Selection, Verdict,
+    Candidate, Context, Entry, Exchange, Failure, Judgement, Live, Measurement, Migration, Outcome, Pool, Proposal,
+    Recipe, Result, Sample, Samples, Selection, StateEntry, Usage, Verdict,
 };
 
 /// The first sample has this handle: never 0, so that an index is not mistaken for a handle.
 const FIRST_SAMPLE: Sample = 100;
+/// The first derived sample has this handle.
+const FIRST_DERIVED: Sample = 1_000_000;
 /// Handle of the only trainer.
 const TRAINER: u32 = 7;
 /// Handle of the only candidate.
 const CANDIDATE: u32 = 9;
 
-/// What a recipe asked of training and models, in order.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Call {
-    /// `training.open`
-    Open,
-    /// `training.forward`
-    Forward {
-        /// Whose distribution.
-        which: Policy,
-        /// On which samples.
-        items: Vec<Sample>,
-    },
-    /// `training.train`
-    Train {
-        /// On which samples.
-        items: Vec<Sample>,
-        /// The loss.
-        objective: Objective,
-        /// The step.
-        optimizer: Optimizer,
-    },
-    /// `training.values`
-    Values(Vec<Sample>),
-    /// `training.fit-values`
-    FitValues {
-        /// On which samples.
-        items: Vec<Sample>,
-        /// Targets, concatenated.
-        returns: Vec<f32>,
-        /// How often and how fast.
-        optimizer: CriticOptimizer,
-    },
-    /// `training.checkpoint`
-    Checkpoint,
-    /// `models.chat`: binding and last message.
-    Chat(String, String),
-    /// `models.held-out-scores`: binding, first and count.
-    HeldOut(String, u32, u32),
+/// A line of the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Line {
+    /// How grave.
+    pub level: Level,
+    /// Where in the recipe.
+    pub context: String,
+    /// What.
+    pub message: String,
 }
+
+/// [`crate::Verifier::check`] of an installed verifier.
+type Grader = fn(&str, &str) -> Result<Outcome, String>;
 
 /// The test double. Build it, hand it a recipe's call, and look at what was recorded.
 #[derive(Debug, Clone, Default)]
@@ -73,15 +54,23 @@ pub struct FakeHost {
     /// Gauges by name.
     pub metrics: BTreeMap<String, f64>,
     /// Log lines.
-    pub logs: Vec<(Level, String)>,
+    pub logs: Vec<Line>,
     /// State after the last call that succeeded.
     pub state: BTreeMap<String, Vec<u8>>,
     samples: Vec<FakeSample>,
+    derived: Vec<FakeSample>,
+    unusable: Vec<UnusableReport>,
     config: BTreeMap<String, String>,
     train_measurements: Vec<Measurement>,
     fit_measurements: Vec<Measurement>,
     held_out: BTreeMap<String, Vec<f64>>,
-    answers: BTreeMap<String, String>,
+    answers: BTreeMap<String, Vec<String>>,
+    answers_given: BTreeMap<String, u32>,
+    scores: BTreeMap<String, Vec<f32>>,
+    spent: Option<Usage>,
+    verifiers: BTreeMap<String, Grader>,
+    entries: Vec<Entry>,
+    episodes: BTreeMap<String, Episode>,
     step: u32,
 }
 
@@ -90,48 +79,6 @@ impl FakeHost {
     pub fn of<R: Recipe>() -> Self {
         let config = R::describe().config.into_iter().map(|key| (key.name, key.default_value)).collect();
         Self { config, step: 1, ..Self::default() }
-    }
-
-    /// Sets a configuration value, as JSON.
-    #[must_use]
-    pub fn config(mut self, key: &str, json: &str) -> Self {
-        self.config.insert(key.to_owned(), json.to_owned());
-        self
-    }
-
-    /// Adds a sample at the end of the pool.
-    #[must_use]
-    pub fn sample(mut self, sample: FakeSample) -> Self {
-        self.samples.push(sample);
-        self
-    }
-
-    /// What `train` measures.
-    #[must_use]
-    pub fn measures_training(mut self, name: &str, value: f64) -> Self {
-        self.train_measurements.push(Measurement { name: name.to_owned(), value });
-        self
-    }
-
-    /// What `fit-values` measures.
-    #[must_use]
-    pub fn measures_fit(mut self, name: &str, value: f64) -> Self {
-        self.fit_measurements.push(Measurement { name: name.to_owned(), value });
-        self
-    }
-
-    /// Scores of a binding on the held-out tasks; their number is the number of tasks.
-    #[must_use]
-    pub fn held_out(mut self, binding: &str, scores: &[f64]) -> Self {
-        self.held_out.insert(binding.to_owned(), scores.to_vec());
-        self
-    }
-
-    /// What `chat` answers on a binding.
-    #[must_use]
-    pub fn answers(mut self, binding: &str, answer: &str) -> Self {
-        self.answers.insert(binding.to_owned(), answer.to_owned());
-        self
     }
 
     /// Every sample, oldest first.
@@ -172,12 +119,27 @@ impl FakeHost {
         self.call(|| R::evaluate(&ctx, Candidate::from(CANDIDATE)))
     }
 
+    /// Calls `ingest` with these exchanges.
+    pub fn ingest<R: Live>(&mut self, exchanges: &[Exchange]) -> Result<Vec<Judgement>> {
+        let ctx = self.context();
+        self.call(|| R::ingest(&ctx, exchanges))
+    }
+
+    /// Calls `migrate` with the whole state, and keeps what it returns instead.
+    pub fn migrate<R: Migration>(&mut self, from_version: &str) -> Result<()> {
+        let entries = self.state.iter().map(|(key, value)| StateEntry::new(key, value)).collect();
+        let migrated = R::migrate(from_version, entries)?;
+        self.state = migrated.into_iter().map(|entry| (entry.key, entry.value)).collect();
+        Ok(())
+    }
+
     /// Runs one call of a recipe on this host; what it wrote to the state is dropped if it fails.
     pub fn call<T>(&mut self, run: impl FnOnce() -> Result<T>) -> Result<T> {
         let state = self.state.clone();
         let shared = Rc::new(RefCell::new(std::mem::take(self)));
         let outcome = with_host(shared.clone(), run);
         *self = shared.take();
+        self.derived.clear();
         if outcome.is_err() {
             self.state = state;
         }

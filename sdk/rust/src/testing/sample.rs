@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use crate::experience::{Alternatives, Turn};
+use crate::{Message, Policy};
+
 /// One trajectory and its report. A fresh one has one response token, sampled at log-prob −1.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FakeSample {
@@ -9,17 +12,30 @@ pub struct FakeSample {
     pub(super) lag: u32,
     pub(super) references: u32,
     pub(super) prompt: String,
+    pub(super) prompt_tokens: Vec<u32>,
     pub(super) mask: Vec<u8>,
     pub(super) tokens: Vec<u32>,
     pub(super) logprobs: Vec<f32>,
-    pub(super) current: Option<Vec<f32>>,
-    pub(super) base: Option<Vec<f32>>,
+    pub(super) forward: BTreeMap<String, Vec<f32>>,
     pub(super) values: Vec<f32>,
+    pub(super) top_k: Option<Alternatives>,
+    pub(super) turns: Vec<Turn>,
+    pub(super) messages: Vec<Message>,
+    pub(super) response_text: String,
+    pub(super) tags: Vec<(String, String)>,
+    pub(super) session: Option<String>,
     pub(super) metadata: BTreeMap<String, String>,
 }
 
-/// Tokens of every fake prompt.
-pub(super) const PROMPT_LENGTH: u32 = 4;
+/// What forward passes are scripted by.
+pub(super) fn policy_key(which: &Policy) -> String {
+    match which {
+        Policy::Current => "current".to_owned(),
+        Policy::Base => "base".to_owned(),
+        Policy::Ema => "ema".to_owned(),
+        Policy::Named(name) => format!("named {name}"),
+    }
+}
 
 impl FakeSample {
     /// A sample whose report carries this score.
@@ -29,12 +45,18 @@ impl FakeSample {
             lag: 0,
             references: 1,
             prompt: "prompt".to_owned(),
+            prompt_tokens: vec![0; 4],
             mask: Vec::new(),
             tokens: Vec::new(),
             logprobs: Vec::new(),
-            current: None,
-            base: None,
+            forward: BTreeMap::new(),
             values: Vec::new(),
+            top_k: None,
+            turns: Vec::new(),
+            messages: vec![Message::user("prompt")],
+            response_text: "response".to_owned(),
+            tags: Vec::new(),
+            session: None,
             metadata: BTreeMap::new(),
         }
         .mask(&[1])
@@ -52,6 +74,7 @@ impl FakeSample {
         self.tokens = (0..).take(mask.len()).collect();
         self.logprobs = mask.iter().map(|&bit| -f32::from(bit)).collect();
         self.values = vec![0.0; mask.len()];
+        self.forward.clear();
         self
     }
 
@@ -76,6 +99,13 @@ impl FakeSample {
         self
     }
 
+    /// Token ids of the prompt; four zeros if never set.
+    #[must_use]
+    pub fn prompt_tokens(mut self, ids: &[u32]) -> Self {
+        self.prompt_tokens = ids.to_vec();
+        self
+    }
+
     /// Token ids of the response, T of them.
     #[must_use]
     pub fn tokens(mut self, ids: &[u32]) -> Self {
@@ -92,12 +122,8 @@ impl FakeSample {
 
     /// What `forward` gives under a policy, T numbers; the recorded log-probs if never set.
     #[must_use]
-    pub fn forward(mut self, which: crate::Policy, logprobs: &[f32]) -> Self {
-        let column = Some(logprobs.to_vec());
-        match which {
-            crate::Policy::Current => self.current = column,
-            crate::Policy::Base => self.base = column,
-        }
+    pub fn forward(mut self, which: &Policy, logprobs: &[f32]) -> Self {
+        self.forward.insert(policy_key(which), logprobs.to_vec());
         self
     }
 
@@ -108,10 +134,64 @@ impl FakeSample {
         self
     }
 
+    /// The alternatives that the sampler recorded; none if never set.
+    #[must_use]
+    pub fn top_k(mut self, alternatives: Alternatives) -> Self {
+        self.top_k = Some(alternatives);
+        self
+    }
+
+    /// Adds a turn; without any, the whole response is one.
+    #[must_use]
+    pub fn turn(mut self, turn: Turn) -> Self {
+        self.turns.push(turn);
+        self
+    }
+
+    /// The conversation of the prompt; one word of a user if never set.
+    #[must_use]
+    pub fn messages(mut self, messages: &[Message]) -> Self {
+        self.messages = messages.to_vec();
+        self
+    }
+
+    /// Text of the response.
+    #[must_use]
+    pub fn response_text(mut self, text: &str) -> Self {
+        self.response_text = text.to_owned();
+        self
+    }
+
+    /// Adds a tag.
+    #[must_use]
+    pub fn tag(mut self, name: &str, value: &str) -> Self {
+        self.tags.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// The session.
+    #[must_use]
+    pub fn session(mut self, session: &str) -> Self {
+        self.session = Some(session.to_owned());
+        self
+    }
+
     /// A field of the report's metadata, as JSON.
     #[must_use]
     pub fn field(mut self, name: &str, json: &str) -> Self {
         self.metadata.insert(name.to_owned(), json.to_owned());
         self
+    }
+
+    /// The sample that `derive` makes of this one.
+    pub(super) fn derived(&self, prompt: Option<&[u32]>, response: Option<&[u32]>) -> Self {
+        let mut derived = self.clone();
+        if let Some(ids) = prompt {
+            derived.prompt_tokens = ids.to_vec();
+        }
+        if let Some(ids) = response {
+            derived = derived.mask(&vec![1; ids.len()]).tokens(ids).logprobs(&vec![0.0; ids.len()]);
+        }
+        derived
     }
 }

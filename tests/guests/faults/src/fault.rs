@@ -32,8 +32,14 @@ pub(crate) enum Fault {
     Lie,
     /// Answers with numbers that are none: invalid output, or a refusal.
     Nan,
-    /// Calls the host for ever: budget of calls, as a refusal.
+    /// Calls the state for ever: budget of calls, as a refusal.
     Flood,
+    /// Asks for a column of samples for ever.
+    FloodSamples,
+    /// Runs forward passes for ever.
+    FloodTraining,
+    /// Asks the served model for ever.
+    FloodModels,
     /// Logs for ever: budget of the log, without an error.
     Chatter,
     /// Fills the state: its size, as a refusal.
@@ -55,6 +61,9 @@ impl Fault {
             "lie" => Self::Lie,
             "nan" => Self::Nan,
             "flood" => Self::Flood,
+            "flood_samples" => Self::FloodSamples,
+            "flood_training" => Self::FloodTraining,
+            "flood_models" => Self::FloodModels,
             "chatter" => Self::Chatter,
             "hoard" => Self::Hoard,
             "fail" => Self::Fail,
@@ -62,11 +71,11 @@ impl Fault {
         }))
     }
 
-    /// Does it. Returns only from what the host bounds without ending the call.
+    /// Does it, with these samples at hand. Returns only from what the host bounds without ending the call.
     ///
     /// # Errors
     /// The first refusal of the host.
-    pub fn happen(self) -> Result<()> {
+    pub fn happen(self, samples: &Samples) -> Result<()> {
         match self {
             Self::Spin => spin(),
             Self::Hog => hog(),
@@ -82,9 +91,17 @@ impl Fault {
                 Ok(())
             }
             Self::Lie => Ok(()),
-            Self::Flood => flood(),
+            Self::Flood => flood(|| state::get::<Vec<u8>>("key").map(drop)),
+            Self::FloodSamples => flood(|| samples.scores().map(drop)),
+            Self::FloodTraining => {
+                let trainer = Trainer::open()?;
+                flood(|| trainer.forward(Policy::Current, samples).map(drop))
+            }
+            Self::FloodModels => {
+                flood(|| models::ask(models::SERVED, &[Message::user("again")], Sampling::greedy(1)).map(drop))
+            }
             Self::Chatter => {
-                (0..CHATTER).for_each(|_| log::info(&"chatter ".repeat(128)));
+                (0..CHATTER).for_each(|_| log::write(log::Level::Info, "chatter", &"chatter ".repeat(128)));
                 Ok(())
             }
             Self::Hoard => (0..HOARD).try_for_each(|key| state::set(&key.to_string(), &vec![7u8; HOARDED_BYTES])),
@@ -125,10 +142,10 @@ fn recurse(depth: u32) -> u32 {
 }
 
 /// Keeps calling after the first refusal, as a recipe that ignores errors would.
-fn flood() -> Result<()> {
+fn flood(mut once: impl FnMut() -> Result<()>) -> Result<()> {
     let mut outcome = Ok(());
     for _ in 0..FLOOD {
-        outcome = outcome.and(state::get::<Vec<u8>>("key").map(|_| ()));
+        outcome = outcome.and(once());
     }
     outcome
 }

@@ -2,7 +2,7 @@
 
 use reef_guest_faults::Faults;
 use reef_recipe::testing::{FakeHost, FakeSample};
-use reef_recipe::{Choice, Decision, Failure, Proposal};
+use reef_recipe::{Choice, Decision, Exchange, Failure, Message, Proposal, Request, Requests};
 
 fn host(fault: &str, place: &str) -> FakeHost {
     FakeHost::of::<Faults>()
@@ -50,4 +50,58 @@ fn a_trap_is_a_panic_with_a_message() {
 #[test]
 fn an_unknown_fault_is_a_configuration_error() {
     assert!(matches!(host("gremlin", "select").select::<Faults>(), Err(Failure::InvalidConfig(_))));
+}
+
+fn exchange(tags: &[(&str, &str)]) -> Exchange {
+    Exchange {
+        id: "record-1".into(),
+        release: "0".repeat(40),
+        at_ms: 1.0,
+        session: None,
+        tags: pairs(tags),
+        messages: vec![Message::user("hello")],
+        answer: "hi".into(),
+        tools: false,
+        prompt_tokens: 4,
+        answer_tokens: 2,
+    }
+}
+
+fn pairs(tags: &[(&str, &str)]) -> Vec<(String, String)> {
+    tags.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
+fn request(tags: &[(&str, &str)]) -> Request {
+    Request { messages: vec![Message::user("hello")], session: None, tags: pairs(tags) }
+}
+
+#[test]
+fn the_optional_exports_behave_unless_told_otherwise() {
+    let mut host = host("none", "propose");
+    let judged = host.ingest::<Faults>(&[exchange(&[])]).expect("judges");
+    assert_eq!((judged.len(), judged[0].score), (1, 0.5));
+    assert_eq!(host.state["ingested"], 1u32.to_le_bytes());
+    host.migrate::<Faults>("0.0.1").expect("migrates");
+    assert_eq!(host.state["migrated_from"], b"0.0.1");
+    assert_eq!(host.state["ingested"], 1u32.to_le_bytes());
+    assert_eq!(Faults::transform(&request(&[])), None);
+    let changed = Faults::transform(&request(&[("say", "!")])).expect("changed");
+    assert_eq!(changed, [Message::user("hello!")]);
+}
+
+#[test]
+fn each_optional_export_is_told_its_fault_by_its_input() {
+    let mut host = host("none", "propose");
+    assert!(matches!(host.ingest::<Faults>(&[exchange(&[("fault", "fail")])]), Err(Failure::Other(_))));
+    assert!(host.ingest::<Faults>(&[exchange(&[("fault", "nan")])]).expect("judges")[0].score.is_nan());
+    host.state.insert("fault".into(), b"fail".to_vec());
+    assert_eq!(host.migrate::<Faults>("0.0.1"), Err(Failure::Other("gives up as configured".into())));
+    let forged = Faults::transform(&request(&[("fault", "lie")])).expect("changed");
+    assert_eq!(forged[0].role, "emperor");
+}
+
+#[test]
+#[should_panic(expected = "panicked as configured")]
+fn a_request_can_trap() {
+    let _ = Faults::transform(&request(&[("fault", "trap")]));
 }

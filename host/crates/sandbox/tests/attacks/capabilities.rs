@@ -5,18 +5,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use reef_sandbox::{Cancel, Capability, FaultKind, Objective, Optimizer, Policy, Proposal, Training, TrainingError};
+use reef_sandbox::{Cancel, Capability, FaultKind, Optimizer, Policy, Proposal, Term, Training, TrainingError};
 
 use crate::guest::*;
 
 /// A trainer whose `open` takes a while.
-struct Slow {
+pub struct Slow {
     open_ms: u64,
     dropped: Arc<AtomicBool>,
 }
 
 impl Slow {
-    fn taking(open_ms: u64) -> Option<Box<dyn Training>> {
+    pub fn taking(open_ms: u64) -> Option<Box<dyn Training>> {
         Some(Box::new(Self { open_ms, dropped: Arc::default() }))
     }
 }
@@ -35,8 +35,23 @@ impl Training for Slow {
     fn forward(&mut self, _: u32, _: Policy, _: &[u32]) -> Result<Vec<f32>, TrainingError> {
         Ok(vec![])
     }
-    fn train(&mut self, _: u32, _: &[u32], _: Objective, _: Optimizer) -> Result<BTreeMap<String, f64>, TrainingError> {
+    fn derive(&mut self, _: u32, _: Option<Vec<u32>>, _: Option<Vec<u32>>) -> Result<u32, TrainingError> {
+        Ok(100)
+    }
+    fn train(&mut self, _: u32, _: &[u32], _: Vec<Term>, _: Optimizer) -> Result<BTreeMap<String, f64>, TrainingError> {
         Ok(BTreeMap::new())
+    }
+    fn forward_backward(&mut self, _: u32, _: &[u32], _: Vec<Term>) -> Result<BTreeMap<String, f64>, TrainingError> {
+        Ok(BTreeMap::new())
+    }
+    fn backward(&mut self, _: u32, _: &[u32], _: Vec<f32>) -> Result<BTreeMap<String, f64>, TrainingError> {
+        Ok(BTreeMap::new())
+    }
+    fn optimizer_step(&mut self, _: u32, _: Optimizer) -> Result<BTreeMap<String, f64>, TrainingError> {
+        Ok(BTreeMap::new())
+    }
+    fn update_ema(&mut self, _: u32, _: f64) -> Result<(), TrainingError> {
+        Ok(())
     }
     fn values(&mut self, _: u32, _: &[u32]) -> Result<Vec<f32>, TrainingError> {
         Ok(vec![])

@@ -1,18 +1,17 @@
 //! Guests as small core modules in text form, wrapped into components with the real WIT.
 //! Answers are laid out in the data segment by hand, following the canonical ABI of the world `weight-recipe`.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use reef_core::{RecordId, ReleaseId, Sample, Trajectory};
-use reef_sandbox::{Call, Cancel, Context, Grants, Outcome, PoolSample, Recipe, Sandbox, SandboxConfig, SandboxError};
+use reef_sandbox::{Call, Context, Grants, Outcome, PoolSample, Recipe, Sandbox, SandboxConfig, SandboxError};
 use wit_component::{ComponentEncoder, StringEncoding, embed_component_metadata};
 use wit_parser::Resolve;
 
 /// First byte of the data segment.
-const DATA_AT: u32 = 4_096;
+pub const DATA_AT: u32 = 4_096;
 
 const CLOCKS: &str = "package wasi:clocks@0.2.0;
 interface wall-clock { record datetime { seconds: u64, nanoseconds: u32 } now: func() -> datetime; }";
@@ -26,11 +25,17 @@ world extended { include reef:recipe/weight-recipe@0.1.0; import wasi:clocks/wal
 pub struct Data(Vec<u8>);
 
 impl Data {
-    fn put(&mut self, bytes: &[u8]) -> u32 {
+    /// Address of bytes, aligned to 8.
+    pub fn put(&mut self, bytes: &[u8]) -> u32 {
         self.0.resize(self.0.len().next_multiple_of(8), 0);
         let at = DATA_AT + self.0.len() as u32;
         self.0.extend_from_slice(bytes);
         at
+    }
+
+    /// All of them.
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
     }
 
     /// Address and length of a text.
@@ -109,7 +114,7 @@ pub struct Guest {
 }
 
 /// Allocates upwards from 128 KiB and grows the memory.
-const BUMP: &str = "(local $at i32)
+pub const BUMP: &str = "(local $at i32)
   (local.set $at (i32.and (i32.add (global.get $bump) (i32.const 7)) (i32.const -8)))
   (global.set $bump (i32.add (local.get $at) (local.get 3)))
   (block $fits (loop $grow
@@ -215,8 +220,13 @@ pub async fn load(sandbox: &Sandbox, guest: Guest) -> Result<Recipe, SandboxErro
 }
 
 pub fn sample(index: u32) -> PoolSample {
-    let trajectory =
-        Trajectory { tokens: vec![1, 2, 10 + index], prompt_length: 2, mask: vec![1], logprobs: vec![-0.5] };
+    let trajectory = Trajectory {
+        tokens: vec![1, 2, 10 + index],
+        prompt_length: 2,
+        mask: vec![1],
+        logprobs: vec![-0.5],
+        turns: vec![],
+    };
     let sample = Sample {
         report: RecordId::parse(format!("report-{index}")).expect("id"),
         records: vec![RecordId::parse(format!("record-{index}")).expect("id")],
@@ -243,16 +253,7 @@ pub fn call_of(tenant: &str) -> Call {
         head: "a".repeat(40),
         max_staleness: 4,
     };
-    Call {
-        context,
-        samples: Arc::new((0..3).map(sample).collect()),
-        batch: vec![0, 1, 2],
-        config: serde_json::Map::new(),
-        state: BTreeMap::new(),
-        training: None,
-        models: None,
-        cancel: Cancel::new(),
-    }
+    Call { samples: Arc::new((0..3).map(sample).collect()), batch: vec![0, 1, 2], ..Call::new(context) }
 }
 
 pub fn call() -> Call {

@@ -16,4 +16,14 @@ mod guest;
 #[cfg(test)]
 mod loading;
 #[cfg(test)]
+mod newer;
+#[cfg(test)]
+mod newer_calls;
+#[cfg(test)]
+mod newer_hooks;
+#[cfg(test)]
+mod newer_loading;
+#[cfg(test)]
 mod outputs;
+#[cfg(test)]
+mod wit_value;

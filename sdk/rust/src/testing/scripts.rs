@@ -1,0 +1,92 @@
+//! What a test tells the double before it runs a recipe on it.
+
+use super::{FakeHost, FakeSample};
+use crate::experience::UnusableReport;
+use crate::harness::Episode;
+use crate::{Entry, Measurement, Usage, Verifier};
+
+impl FakeHost {
+    /// Sets a configuration value, as JSON.
+    #[must_use]
+    pub fn config(mut self, key: &str, json: &str) -> Self {
+        self.config.insert(key.to_owned(), json.to_owned());
+        self
+    }
+
+    /// Adds a sample at the end of the pool.
+    #[must_use]
+    pub fn sample(mut self, sample: FakeSample) -> Self {
+        self.samples.push(sample);
+        self
+    }
+
+    /// Adds a report that could not be assembled.
+    #[must_use]
+    pub fn unusable(mut self, report: UnusableReport) -> Self {
+        self.unusable.push(report);
+        self
+    }
+
+    /// What `train`, `forward-backward`, `backward` and `optimizer-step` measure.
+    #[must_use]
+    pub fn measures_training(mut self, name: &str, value: f64) -> Self {
+        self.train_measurements.push(Measurement { name: name.to_owned(), value });
+        self
+    }
+
+    /// What `fit-values` measures.
+    #[must_use]
+    pub fn measures_fit(mut self, name: &str, value: f64) -> Self {
+        self.fit_measurements.push(Measurement { name: name.to_owned(), value });
+        self
+    }
+
+    /// Scores of a binding on the held-out tasks; their number is the number of tasks.
+    #[must_use]
+    pub fn held_out(mut self, binding: &str, scores: &[f64]) -> Self {
+        self.held_out.insert(binding.to_owned(), scores.to_vec());
+        self
+    }
+
+    /// Adds an answer of `chat` on a binding. Several are given in turn, over and over.
+    #[must_use]
+    pub fn answers(mut self, binding: &str, answer: &str) -> Self {
+        self.answers.entry(binding.to_owned()).or_default().push(answer.to_owned());
+        self
+    }
+
+    /// What `score` gives on a binding.
+    #[must_use]
+    pub fn scores_answers(mut self, binding: &str, logprobs: &[f32]) -> Self {
+        self.scores.insert(binding.to_owned(), logprobs.to_vec());
+        self
+    }
+
+    /// What the step has used so far; if never set, the double counts its own answers.
+    #[must_use]
+    pub fn spent(mut self, usage: Usage) -> Self {
+        self.spent = Some(usage);
+        self
+    }
+
+    /// Installs a verifier.
+    #[must_use]
+    pub fn verifier<V: Verifier>(mut self, name: &str) -> Self {
+        self.verifiers.insert(name.to_owned(), V::check);
+        self
+    }
+
+    /// Adds an entry to the harness tree.
+    #[must_use]
+    pub fn entry(mut self, entry: Entry) -> Self {
+        self.entries.push(entry);
+        self
+    }
+
+    /// Adds a task of the harness and how every episode of it ends.
+    #[must_use]
+    pub fn episode(mut self, task: &str, outcome: Episode) -> Self {
+        self.episodes.insert(task.to_owned(), outcome);
+        self
+    }
+}
