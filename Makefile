@@ -6,21 +6,38 @@ EXAMPLES := -p reef-recipe --example best-of --example exact-match --example rei
 WASM := --target wasm32-wasip2 --profile recipe
 REEF := target/debug/reef
 
-.PHONY: demo test setup setup-tests build recipes lint bench bench-table learning-table clean-deps
+.PHONY: demo test guests languages fuzz setup setup-tests build recipes lint bench bench-table learning-table clean-deps
 
 ## Watch a model learn from its own traffic.
 demo: setup recipes build
 	$(REEF) demo $(ARGS)
 
 ## Install what is missing, build, run every test.
-test: setup-tests recipes build
-	cargo build $(GUESTS) $(WASM)
-	cargo build $(EXAMPLES) $(WASM)
+test: setup-tests recipes guests
+	cargo build --workspace --lib --bins --tests
 	cargo test --workspace --doc
 	cargo test --workspace --lib --bins --tests
 
+## Only what the sandbox's own figures need.
+guests: recipes
+	cargo build $(GUESTS) $(WASM)
+	cargo build $(EXAMPLES) $(WASM)
+
+## The recipe best-of in Python, TypeScript and C, under target/languages.
+languages:
+	scripts/setup-languages.sh
+	mkdir -p target/languages
+	sdk/c/build.sh sdk/c/examples/best_of.c target/languages/best-of-c.wasm
+	sdk/js/build.sh sdk/js/examples/best-of.ts target/languages/best-of-js.wasm
+	sdk/python/build.sh sdk/python/examples/best_of.py target/languages/best-of-python.wasm
+
+## Hostile bytes against the loader and the lifting of answers, for ten minutes each (FUZZ_SECONDS).
+FUZZ_SECONDS ?= 600
+fuzz:
+	REEF_FUZZ_SECONDS=$(FUZZ_SECONDS) cargo test -p reef-sandbox --test fuzz -- --nocapture
+
 ## Figures of this machine.
-bench: setup recipes build
+bench: setup guests build
 	$(REEF) bench $(ARGS)
 
 ## The table of the README: the demo on three seeds (about a quarter of an hour).
@@ -29,7 +46,7 @@ learning-table: setup recipes build
 	python3 scripts/fill-readme.py
 
 ## The figures of the README.
-bench-table: setup recipes build
+bench-table: setup guests languages build
 	$(REEF) bench --json > docs/bench.json
 	python3 scripts/fill-readme.py
 

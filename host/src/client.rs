@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::error::StartError;
 
 /// Time for one answer.
-const ANSWER_MAX: Duration = Duration::from_secs(60);
+const ANSWER_MAX: Duration = Duration::from_secs(180);
 
 /// Speaks JSON to one server; the token comes from `REEF_TOKEN`.
 #[derive(Debug)]
@@ -39,6 +39,11 @@ impl Client {
     /// `POST path`
     pub async fn post(&self, path: &str, body: &Value) -> Result<Value, StartError> {
         self.send(self.http.post(format!("{}{path}", self.url)).json(body)).await
+    }
+
+    /// `PUT path` with bytes.
+    pub async fn put(&self, path: &str, body: Vec<u8>) -> Result<Value, StartError> {
+        self.send(self.http.put(format!("{}{path}", self.url)).body(body)).await
     }
 
     async fn send(&self, mut request: reqwest::RequestBuilder) -> Result<Value, StartError> {

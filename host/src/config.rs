@@ -133,6 +133,8 @@ pub struct RecipeSection {
     pub grants: Option<reef_sandbox::Grants>,
     /// Values for the recipe's own keys; a scenario may override them.
     pub config: BTreeMap<String, serde_json::Value>,
+    /// Compile recipes in the server's own process instead of a bounded one for each: for programs that embed a server.
+    pub compile_in_process: bool,
 }
 
 /// The trainer.

@@ -13,7 +13,7 @@ use futures::FutureExt;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use reef_engine::{Engine, EngineConfig};
 use reef_release::ReleaseRepo;
-use reef_sandbox::{Grants, Recipe, Sandbox};
+use reef_sandbox::{Compiler, Grants, Recipe, Sandbox};
 use reef_store::{ScenarioSettings, Store};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc, oneshot};
@@ -29,11 +29,14 @@ use crate::http::scenarios::Management;
 use crate::http::status::Operations;
 use crate::http::{Parts, router};
 use crate::jobs::environment::environment;
+use crate::jobs::exchange_recipe::Exchange;
+use crate::jobs::guest_reads::EngineTokens;
 use crate::jobs::learn_scenario::learn_scenario;
 use crate::jobs::run_step::Workshop;
 use crate::jobs::trainer_thread::TrainerThread;
 use crate::receipts::Receipts;
 use crate::recipe_files;
+use crate::recipes::Recipes;
 use crate::scenarios::{Scenario, Scenarios};
 use crate::weights::WeightsCache;
 
@@ -141,7 +144,7 @@ async fn build(config: &Config, auth: Arc<Auth>) -> Result<Built, StartError> {
     let repo = blocking(move || ReleaseRepo::open(&repo_path)).await??;
     let engine_config = engine_config(config);
     let engine = blocking(move || Engine::load(engine_config)).await??;
-    let sandbox = Sandbox::new(config.sandbox.clone()).map_err(|error| StartError::Recipe(error.to_string()))?;
+    let sandbox = sandbox(config)?;
     let recipe = match &config.recipe {
         Some(path) => {
             let recipe = load_recipe(&sandbox, path, config).await?;
@@ -159,7 +162,12 @@ async fn build(config: &Config, auth: Arc<Auth>) -> Result<Built, StartError> {
         defaults(config),
         opened_sender,
     ));
-    let workshop = recipe.as_ref().map(|recipe| workshop(config, &store, &scenarios, &engine, recipe)).transpose()?;
+    let grants = config.recipes.grants.clone().unwrap_or_else(Grants::all);
+    let recipes = Recipes::new(sandbox.clone(), grants, (store.clone(), config.data.clone()), recipe.clone());
+    let exchange =
+        Exchange { recipes, store: store.clone(), recipe_config: config.recipes.config.clone().into_iter().collect() };
+    let workshop =
+        recipe.as_ref().map(|recipe| workshop(config, &scenarios, &engine, (recipe, exchange.clone()))).transpose()?;
     let receipts = Receipts::default();
     let manifest = recipe.as_ref().map(|recipe| Arc::new(recipe.manifest().clone()));
     let parts = Parts {
@@ -184,6 +192,7 @@ async fn build(config: &Config, auth: Arc<Auth>) -> Result<Built, StartError> {
             scenarios: Arc::clone(&scenarios),
             engine: engine.clone(),
             manifest: manifest.clone(),
+            exchange: workshop.is_some().then_some(exchange),
         },
         operations: Operations {
             store: store.clone(),
@@ -191,7 +200,7 @@ async fn build(config: &Config, auth: Arc<Auth>) -> Result<Built, StartError> {
             engine,
             prometheus,
             recipe: recipe.as_ref().map(Recipe::label),
-            pooling: sandbox.pooling(),
+            sandbox,
         },
     };
     Ok(Built { parts, workshop, opened, scenarios, store, data })
@@ -223,23 +232,32 @@ fn defaults(config: &Config) -> ScenarioSettings {
     }
 }
 
+/// The sandbox of a server: compiles apart, and keeps what it compiled in the data folder unless told otherwise.
+fn sandbox(config: &Config) -> Result<Sandbox, StartError> {
+    let mut limits = config.sandbox.clone();
+    limits.cache_dir.get_or_insert_with(|| config.data.join("compiled"));
+    let compiler = if config.recipes.compile_in_process { Compiler::InProcess } else { Compiler::this_program() };
+    Sandbox::with_compiler(limits, compiler).map_err(|error| StartError::Recipe(error.to_string()))
+}
+
 fn workshop(
     config: &Config,
-    store: &Store,
     scenarios: &Arc<Scenarios>,
     engine: &Engine,
-    recipe: &Recipe,
+    (recipe, exchange): (&Recipe, Exchange),
 ) -> Result<Workshop, StartError> {
-    let recipe_config: serde_json::Map<String, serde_json::Value> = config.recipes.config.clone().into_iter().collect();
+    let recipe_config = exchange.recipe_config.clone();
     recipe
         .manifest()
         .check_config(&recipe_config)
         .map_err(|problem| StartError::Config(format!("recipes.config: {problem}")))?;
     Ok(Workshop {
-        store: store.clone(),
+        store: exchange.store.clone(),
         scenarios: Arc::clone(scenarios),
         engine: engine.clone(),
         recipe: recipe.clone(),
+        exchange,
+        tokens: Arc::new(EngineTokens(engine.clone())),
         trainer: TrainerThread::start()
             .map_err(|error| StartError::Other(format!("the trainer thread cannot start: {error}")))?,
         lora: config.engine.lora,

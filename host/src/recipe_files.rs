@@ -12,9 +12,6 @@ use reef_store::{KeptRecipe, Store};
 use crate::clock::now_ms;
 use crate::error::StartError;
 
-/// Generation of the interface that recipes are built for.
-const GENERATION: &str = "0.1.0";
-
 /// The folder of the components.
 fn folder(data: &Path) -> PathBuf {
     data.join("recipes")
@@ -23,7 +20,22 @@ fn folder(data: &Path) -> PathBuf {
 /// Keeps the component that was loaded from `path`.
 pub async fn keep(store: &Store, data: &Path, path: &Path, recipe: &Recipe) -> Result<(), StartError> {
     let (data, path, digest) = (data.to_owned(), path.to_owned(), recipe.digest().to_owned());
-    let written = tokio::task::spawn_blocking(move || copy(&data, &path, &digest)).await;
+    note(store, recipe, move || copy(&data, &path, &digest)).await
+}
+
+/// Keeps a component whose bytes are at hand.
+pub async fn keep_bytes(store: &Store, data: &Path, bytes: Vec<u8>, recipe: &Recipe) -> Result<(), StartError> {
+    let (data, digest) = (data.to_owned(), recipe.digest().to_owned());
+    note(store, recipe, move || put(&data, &bytes, &digest)).await
+}
+
+/// Bytes first, then the row: what the store names is there.
+async fn note(
+    store: &Store,
+    recipe: &Recipe,
+    keep: impl FnOnce() -> Result<usize, StartError> + Send + 'static,
+) -> Result<(), StartError> {
+    let written = tokio::task::spawn_blocking(keep).await;
     let bytes =
         written.map_err(|error| StartError::Other(format!("keeping the component was interrupted: {error}")))??;
     let manifest = recipe.manifest();
@@ -31,7 +43,7 @@ pub async fn keep(store: &Store, data: &Path, path: &Path, recipe: &Recipe) -> R
         digest: recipe.digest().to_owned(),
         name: manifest.name.clone(),
         version: manifest.version.clone(),
-        generation: GENERATION.to_owned(),
+        generation: recipe.generation().to_owned(),
         bytes: i64::try_from(bytes).unwrap_or(i64::MAX),
         first_loaded_ms: now_ms(),
     };
@@ -60,8 +72,12 @@ fn copy(data: &Path, path: &Path, digest: &str) -> Result<usize, StartError> {
         let shown = path.display();
         return Err(StartError::Recipe(format!("{shown} changed while it was loaded; start again")));
     }
+    put(data, &bytes, digest)
+}
+
+fn put(data: &Path, bytes: &[u8], digest: &str) -> Result<usize, StartError> {
     let target = folder(data).join(format!("{digest}.wasm"));
-    write(&target, &bytes).map_err(|error| {
+    write(&target, bytes).map_err(|error| {
         let shown = target.display();
         StartError::Data(format!("the component {shown} cannot be written: {error}; check the folder and its space"))
     })?;

@@ -1,12 +1,16 @@
 //! The recipes of a server: the one it was started with, and those that scenarios were given since.
-//! The learner and the exchange of recipes ask here; components come from the shelf by digest and are loaded once,
+//! The learner and the exchange of recipes ask here; components are kept by digest and loaded once,
 //! however many scenarios use them. A recipe that is in use stays loaded; others go when room is needed.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use reef_registry::Shelf;
 use reef_sandbox::{Grants, Recipe, Sandbox, SandboxError};
+use reef_store::Store;
+
+use crate::error::StartError;
+use crate::recipe_files;
 
 /// Recipes that stay loaded although no scenario uses them.
 const IDLE_MAX: usize = 16;
@@ -17,9 +21,12 @@ pub enum RecipeError {
     /// The sandbox refuses it.
     #[error(transparent)]
     Sandbox(#[from] SandboxError),
-    /// The shelf does not hold it, or holds something else.
-    #[error("{0}")]
-    Shelf(String),
+    /// It cannot be kept, or what was kept is gone or damaged.
+    #[error(transparent)]
+    Files(#[from] StartError),
+    /// The work on its file broke down.
+    #[error("the work on the component's file was interrupted")]
+    Interrupted,
 }
 
 /// Loads recipes and remembers them.
@@ -30,15 +37,17 @@ pub struct Recipes(Arc<Inner>);
 struct Inner {
     sandbox: Sandbox,
     grants: Grants,
-    shelf: Shelf,
+    store: Store,
+    data: PathBuf,
     default: Option<Recipe>,
     loaded: Mutex<HashMap<String, Recipe>>,
 }
 
 impl Recipes {
-    /// `default`: the recipe of scenarios that were given none.
-    pub fn new(sandbox: Sandbox, grants: Grants, shelf: Shelf, default: Option<Recipe>) -> Self {
-        Self(Arc::new(Inner { sandbox, grants, shelf, default, loaded: Mutex::default() }))
+    /// `kept`: where components are kept; `default`: the recipe of scenarios that were given none.
+    pub fn new(sandbox: Sandbox, grants: Grants, kept: (Store, PathBuf), default: Option<Recipe>) -> Self {
+        let (store, data) = kept;
+        Self(Arc::new(Inner { sandbox, grants, store, data, default, loaded: Mutex::default() }))
     }
 
     /// The recipe of scenarios that were given none.
@@ -51,18 +60,15 @@ impl Recipes {
         &self.0.sandbox
     }
 
-    /// Checks and loads a component that is new here, and puts it on the shelf.
+    /// Checks and loads a component that is new here, and keeps its bytes.
     pub async fn add(&self, bytes: Vec<u8>) -> Result<Recipe, RecipeError> {
         let recipe = self.0.sandbox.load(bytes.clone(), &self.0.grants).await?;
-        let shelf = self.0.shelf.clone();
-        let put = tokio::task::spawn_blocking(move || shelf.put(&bytes)).await;
-        put.map_err(|error| RecipeError::Shelf(error.to_string()))?
-            .map_err(|error| RecipeError::Shelf(error.to_string()))?;
+        recipe_files::keep_bytes(&self.0.store, &self.0.data, bytes, &recipe).await?;
         self.remember(&recipe);
         Ok(recipe)
     }
 
-    /// The recipe of this digest, from memory or from the shelf.
+    /// The recipe of this digest, from memory or from its file.
     pub async fn by_digest(&self, digest: &str) -> Result<Recipe, RecipeError> {
         if let Some(default) = self.0.default.as_ref().filter(|recipe| recipe.digest() == digest) {
             return Ok(default.clone());
@@ -70,11 +76,9 @@ impl Recipes {
         if let Some(found) = self.0.loaded.lock().unwrap_or_else(PoisonError::into_inner).get(digest).cloned() {
             return Ok(found);
         }
-        let (shelf, wanted) = (self.0.shelf.clone(), digest.to_owned());
-        let bytes = tokio::task::spawn_blocking(move || shelf.get(&wanted))
-            .await
-            .map_err(|error| RecipeError::Shelf(error.to_string()))?
-            .map_err(|error| RecipeError::Shelf(error.to_string()))?;
+        let (data, wanted) = (self.0.data.clone(), digest.to_owned());
+        let read = tokio::task::spawn_blocking(move || recipe_files::read(&data, &wanted)).await;
+        let bytes = read.map_err(|_| RecipeError::Interrupted)??;
         let recipe = self.0.sandbox.load(bytes, &self.0.grants).await?;
         self.remember(&recipe);
         Ok(recipe)

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use reef_core::{Release, ReleaseId, ReleaseManifest, ReleaseOrigin, ScenarioName, Surface, TenantId};
 use reef_engine::Weights;
 use reef_release::{ReleaseError, ReleaseFile, ReleaseRepo};
+use reef_sandbox::Recipe;
 use reef_store::{ReleaseStatus, ScenarioSettings, Store, StoreError};
 use tokio::sync::{Notify, RwLock as AsyncRwLock};
 
@@ -58,6 +59,15 @@ pub struct LearnerStatus {
     pub quarantined_until_ms: Option<i64>,
 }
 
+/// The recipe that a scenario learns with.
+#[derive(Debug, Clone)]
+pub struct InUse {
+    /// The recipe.
+    pub recipe: Recipe,
+    /// Which use of the scenario's history it is; 0 = the server's recipe, never exchanged.
+    pub position: u32,
+}
+
 /// One scenario in service.
 #[derive(Debug)]
 pub struct Scenario {
@@ -65,7 +75,10 @@ pub struct Scenario {
     pub key: ScenarioKey,
     served: RwLock<Arc<Served>>,
     settings: RwLock<ScenarioSettings>,
+    recipe: RwLock<Option<InUse>>,
     status: Mutex<LearnerStatus>,
+    /// Held by the learner for a turn, and by whoever exchanges the recipe between two.
+    pub learning: tokio::sync::Mutex<()>,
     /// Rung when there may be something to learn.
     pub wake: Notify,
     /// Rung when the settings changed: whatever failed may work now.
@@ -83,6 +96,16 @@ impl Scenario {
     /// Exchanges what is served; running requests keep their snapshot.
     pub fn serve(&self, next: Served) {
         *self.served.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(next);
+    }
+
+    /// The recipe that the next turn of the learner uses; none while there is none, or before its first turn.
+    pub fn recipe(&self) -> Option<InUse> {
+        self.recipe.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Exchanges the recipe; running calls keep theirs.
+    pub fn use_recipe(&self, next: InUse) {
+        *self.recipe.write().unwrap_or_else(PoisonError::into_inner) = Some(next);
     }
 
     /// The settings now.
@@ -127,6 +150,9 @@ pub enum ScenarioError {
     /// The weights cannot be loaded.
     #[error(transparent)]
     Weights(#[from] WeightsError),
+    /// The recipe of the scenario is not to be had.
+    #[error("{0}")]
+    Recipe(String),
     /// The held-out tasks do not render.
     #[error("the held-out tasks do not render: {0}")]
     HeldOut(String),
@@ -261,7 +287,9 @@ impl Scenarios {
             key: key.clone(),
             served: RwLock::new(Arc::new(Served::new(head, weights, None))),
             settings: RwLock::new(settings),
+            recipe: RwLock::default(),
             status: Mutex::default(),
+            learning: tokio::sync::Mutex::default(),
             wake: Notify::new(),
             changed: Notify::new(),
             minting: tokio::sync::Mutex::default(),

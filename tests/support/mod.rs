@@ -66,6 +66,8 @@ pub fn config(data: &Path) -> Config {
     let mut config =
         Config { listen: ([127, 0, 0, 1], 0).into(), data: data.to_path_buf(), model: model(), ..Config::default() };
     config.telemetry.log = "warn".to_owned();
+    // The test binary knows no hidden command that compiles.
+    config.recipes.compile_in_process = true;
     config
 }
 

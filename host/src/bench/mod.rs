@@ -3,6 +3,7 @@
 
 mod engine;
 mod recipe;
+mod sandbox;
 
 use serde_json::{Value, json};
 
@@ -10,8 +11,29 @@ use crate::config::Config;
 use crate::error::StartError;
 use crate::host::threads;
 
+pub use sandbox::Guests;
+
+/// The sandbox's measurements, which need no model.
+pub async fn sandbox_only(config: &Config, guests: &Guests, runs: usize) -> Result<Value, StartError> {
+    let mut figures = sandbox::figures(config, guests, runs).await?;
+    figures["conditions"] = conditions(config, runs);
+    Ok(figures)
+}
+
+fn conditions(config: &Config, runs: usize) -> Value {
+    json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "wasmtime": env!("REEF_WASMTIME_VERSION"),
+        "threads": threads(config.engine.threads),
+        "sandbox_threads": config.sandbox.threads,
+        "cores": std::thread::available_parallelism().map_or(0, usize::from),
+        "runs": runs,
+        "statistic": "median",
+    })
+}
+
 /// Runs every measurement `runs` times.
-pub async fn run(config: &Config, runs: usize) -> Result<Value, StartError> {
+pub async fn run(config: &Config, guests: &Guests, runs: usize) -> Result<Value, StartError> {
     let engine = engine::load(config).await?;
     let serving = engine::serving(&engine, runs).await?;
     let swap = engine::swap_pause_ms(&engine, config, runs).await?;
@@ -25,14 +47,9 @@ pub async fn run(config: &Config, runs: usize) -> Result<Value, StartError> {
         "train_tokens_per_second": train,
         "swap_pause_ms": swap,
         "recipe_call_us": recipe,
-        "conditions": {
-            "version": env!("CARGO_PKG_VERSION"),
-            "model": engine.info().name,
-            "threads": threads(config.engine.threads),
-            "cores": std::thread::available_parallelism().map_or(0, usize::from),
-            "runs": runs,
-            "statistic": "median",
-        },
+        "sandbox": sandbox::figures(config, guests, runs).await?,
+        "model": engine.info().name,
+        "conditions": conditions(config, runs),
     }))
 }
 

@@ -1,6 +1,7 @@
 //! The commands of `reef`, with examples; each one is a few lines over the crate that does the work.
 //! Exit codes: 0 done, 1 failed, 2 configuration or usage, 3 model, 4 address, 5 storage, 6 recipe.
 
+pub mod backtest;
 pub mod recipe;
 pub mod release;
 pub mod replay;
@@ -40,8 +41,8 @@ enum Command {
         after_help = "Examples:\n  reef demo\n  reef demo --seed 2 --families easy\n  reef demo --json 2>/dev/null | tail -n 1"
     )]
     Demo(DemoArgs),
-    /// Measure this machine: decode, prefill, training, swap, recipe call.
-    #[command(after_help = "Example:\n  reef bench --json")]
+    /// Measure this machine: decode, prefill, training, swap, and the sandbox of recipes.
+    #[command(after_help = "Examples:\n  reef bench --json\n  reef bench --sandbox --json")]
     Bench(BenchArgs),
     /// What a running server does now.
     #[command(after_help = "Example:\n  reef status --url http://127.0.0.1:8420")]
@@ -129,6 +130,15 @@ struct BenchArgs {
     /// Runs of each measurement; the median is told.
     #[arg(long, default_value_t = 3)]
     runs: usize,
+    /// Only the figures of the sandbox; needs no model.
+    #[arg(long)]
+    sandbox: bool,
+    /// Folder of the guests that the sandbox is measured with.
+    #[arg(long, default_value = "target/wasm32-wasip2/recipe")]
+    guests: PathBuf,
+    /// Folder of the guests in other languages; what is not there is told as absent.
+    #[arg(long, default_value = "target/languages")]
+    languages: PathBuf,
     /// For machines.
     #[arg(long)]
     json: bool,
@@ -252,7 +262,12 @@ async fn run_bench(args: BenchArgs) -> Result<(), StartError> {
     let mut config = Config::default();
     config.model = args.model.unwrap_or(config.model);
     config.recipe = Some(args.recipe);
-    let results = bench::run(&config, args.runs.max(1)).await?;
+    let guests = bench::Guests { folder: args.guests, languages: args.languages };
+    let runs = args.runs.max(1);
+    let results = match args.sandbox {
+        true => bench::sandbox_only(&config, &guests, runs).await?,
+        false => bench::run(&config, &guests, runs).await?,
+    };
     if args.json {
         println!("{results}");
         return Ok(());

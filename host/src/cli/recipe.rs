@@ -1,29 +1,66 @@
-//! `reef recipe …`: what a component says of itself, and what it would have made of recorded experience.
+//! `reef recipe …`: make, build, check and try a recipe, look at one, and exchange the one that a scenario uses.
 
-use std::collections::BTreeMap;
-use std::io::IsTerminal;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Map, Value, json};
 
+use super::backtest::{self, BacktestArgs, values};
 use super::release::table;
-use super::replay::Place;
-use super::show;
+use super::{Remote, show};
+use crate::client::Client;
 use crate::config::Config;
 use crate::error::StartError;
 use crate::host;
-use crate::jobs::backtest::{Backtest, Column, STEPS_MAX, Turned, Wanted, backtest};
+use crate::lab::check::{self, Finding};
+use crate::lab::project::{self, Language};
+use crate::lab::trial::{self, Trial, TrialStep};
 
-/// Rows of steps that are shown.
-const ROWS_MAX: usize = 50;
-/// Characters of an outcome that are shown.
-const OUTCOME_CHARS_MAX: usize = 60;
+/// Bytes of memory of a guest with an interpreter; small guests need less and get the same here.
+const MEMORY_BYTES: u64 = 256 << 20;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum RecipeCommand {
-    /// Load a component in the sandbox and show what it says of itself.
+    /// Make a folder with a recipe that works.
+    #[command(after_help = "Example:\n  reef recipe new my-recipe --lang python\n  reef recipe build my-recipe")]
+    New {
+        /// Lower-case letters, digits and '-'.
+        name: String,
+        /// Language of the source.
+        #[arg(long, value_enum, default_value_t = Language::Rust)]
+        lang: Language,
+        /// The folder; the name if it is left out.
+        #[arg(long)]
+        folder: Option<PathBuf>,
+    },
+    /// Build the component of a recipe: a folder, or its one source.
+    #[command(after_help = "Example:\n  reef recipe build my-recipe\n  reef recipe build my_recipe.py --out my.wasm")]
+    Build {
+        /// Folder, Cargo.toml, .py, .ts, .js or .c file.
+        source: PathBuf,
+        /// The component; beside the source if it is left out.
+        #[arg(long)]
+        out: Option<PathBuf>,
+    },
+    /// Would a server run this component, and does it behave? World, capabilities, size, determinism, budgets.
+    #[command(after_help = "Example:\n  reef recipe check my_recipe.wasm")]
+    Check(TryArgs),
+    /// A few steps in the real sandbox on generated experience: nothing is served, stored or trained.
+    #[command(after_help = "Example:\n  reef recipe test my_recipe.wasm --steps 3 --set batch_size=16")]
+    Test {
+        #[command(flatten)]
+        what: TryArgs,
+        /// Samples that arrive before each step.
+        #[arg(long, default_value_t = 48)]
+        samples: usize,
+        /// Steps.
+        #[arg(long, default_value_t = 3)]
+        steps: u32,
+        /// Seed of the experience.
+        #[arg(long, default_value_t = 1)]
+        seed: u32,
+    },
+    /// Load a component in the sandbox and show what it is: generation, imports, exports, digest, a sample call.
     #[command(after_help = "Example:\n  reef recipe inspect target/wasm32-wasip2/recipe/reef_recipe_sao.wasm")]
     Inspect {
         /// Component.
@@ -34,24 +71,36 @@ pub(super) enum RecipeCommand {
         after_help = "The reports arrive in their order and a selection follows each. What serves, and so every lag, is\nwhat served when the report arrived; what an imagined step proposes serves nobody.\n\nExample:\n  reef recipe backtest my_recipe.wasm --scenario my-agent --set batch_size=16"
     )]
     Backtest(BacktestArgs),
+    /// Exchange the recipe of a scenario while it runs: tried on recorded selections, state migrated, then swapped.
+    #[command(after_help = "Example:\n  reef recipe use my_recipe.wasm --scenario my-agent")]
+    Use {
+        /// Component.
+        path: PathBuf,
+        /// Scenario.
+        #[arg(long)]
+        scenario: String,
+        #[command(flatten)]
+        remote: Remote,
+    },
+    /// Go back to the recipe that the scenario used before, with its state.
+    #[command(after_help = "Example:\n  reef recipe rollback --scenario my-agent")]
+    Rollback {
+        /// Scenario.
+        #[arg(long)]
+        scenario: String,
+        #[command(flatten)]
+        remote: Remote,
+    },
 }
 
 #[derive(Debug, Args)]
-pub(super) struct BacktestArgs {
+pub(super) struct TryArgs {
     /// Component.
     recipe: PathBuf,
-    #[command(flatten)]
-    place: Place,
-    /// Configuration file of the server, for limits and sizes.
+    /// Configuration file of the server, for limits and grants.
     #[arg(short, long)]
     config: Option<PathBuf>,
-    /// Steps after which it ends.
-    #[arg(long, default_value_t = STEPS_MAX)]
-    steps: u32,
-    /// Propose with the real trainer, instead of looking at selections only.
-    #[arg(long)]
-    train: bool,
-    /// `key=value` of the recipe's configuration, over the scenario's; the value is JSON or text. May be repeated.
+    /// `key=value` of the recipe's configuration; the value is JSON or text. May be repeated.
     #[arg(long)]
     set: Vec<String>,
     /// For machines.
@@ -61,111 +110,118 @@ pub(super) struct BacktestArgs {
 
 pub(super) async fn run(command: RecipeCommand) -> Result<(), StartError> {
     match command {
+        RecipeCommand::New { name, lang, folder } => {
+            let folder = folder.unwrap_or_else(|| PathBuf::from(&name));
+            let source = project::create(&name, lang, &folder)?;
+            println!("edit {}, then: reef recipe build {}", source.display(), folder.display());
+            Ok(())
+        }
+        RecipeCommand::Build { source, out } => {
+            let built = blocking(move || project::build(&source, out)).await?;
+            println!("{}", built.display());
+            Ok(())
+        }
+        RecipeCommand::Check(args) => run_check(args).await,
+        RecipeCommand::Test { what, samples, steps, seed } => run_trial(what, (samples, steps, seed)).await,
         RecipeCommand::Inspect { path } => inspect(path).await,
-        RecipeCommand::Backtest(args) => run_backtest(args).await,
+        RecipeCommand::Backtest(args) => backtest::run(args).await,
+        RecipeCommand::Use { path, scenario, remote } => {
+            let bytes = std::fs::read(&path)
+                .map_err(|error| StartError::Recipe(format!("{} cannot be read: {error}", path.display())))?;
+            show(&Client::new(&remote.url)?.put(&format!("/reef/scenarios/{scenario}/recipe"), bytes).await?)
+        }
+        RecipeCommand::Rollback { scenario, remote } => {
+            let path = format!("/reef/scenarios/{scenario}/recipe/rollback");
+            show(&Client::new(&remote.url)?.post(&path, &json!({})).await?)
+        }
     }
 }
 
-async fn inspect(path: PathBuf) -> Result<(), StartError> {
-    let config = Config::default();
-    let sandbox =
-        reef_sandbox::Sandbox::new(config.sandbox.clone()).map_err(|error| StartError::Recipe(error.to_string()))?;
-    let recipe = host::load_recipe(&sandbox, &path, &config).await?;
-    show(&json!({ "label": recipe.label(), "digest": recipe.digest(), "manifest": recipe.manifest() }))
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, StartError> + Send + 'static,
+) -> Result<T, StartError> {
+    tokio::task::spawn_blocking(work).await.map_err(|error| StartError::Other(error.to_string()))?
 }
 
-async fn run_backtest(args: BacktestArgs) -> Result<(), StartError> {
+/// A component in a sandbox with the operator's limits, and room for an interpreter.
+async fn load(args: &TryArgs) -> Result<(reef_sandbox::Recipe, Config, Map<String, Value>), StartError> {
     let mut config = match &args.config {
         Some(path) => Config::read(path)?.0,
         None => Config::default(),
     };
-    let (tenant, scenario) = args.place.names()?;
-    config.data = args.place.data.unwrap_or(config.data);
-    config.model = args.place.model.unwrap_or(config.model);
-    let values = values(&args.set)?;
-    let wanted =
-        Wanted { config, tenant, scenario, recipe: args.recipe, values, steps_max: args.steps, train: args.train };
-    let bar = bar(args.json);
-    let result = backtest(&wanted, &|reports| bar.set_position(reports)).await;
-    bar.finish_and_clear();
-    let result = result?;
+    config.sandbox.memory_bytes_max = config.sandbox.memory_bytes_max.max(MEMORY_BYTES);
+    let sandbox =
+        reef_sandbox::Sandbox::new(config.sandbox.clone()).map_err(|error| StartError::Recipe(error.to_string()))?;
+    let recipe = host::load_recipe(&sandbox, &args.recipe, &config).await?;
+    let mut values_of_recipe: Map<String, Value> = config.recipes.config.clone().into_iter().collect();
+    values_of_recipe.extend(values(&args.set)?);
+    Ok((recipe, config, values_of_recipe))
+}
+
+async fn run_check(args: TryArgs) -> Result<(), StartError> {
+    let (recipe, config, values) = load(&args).await?;
+    let bytes = std::fs::metadata(&args.recipe).map_or(0, |found| found.len()) as usize;
+    let lines = check::check(&recipe, bytes, &values, &config.sandbox).await;
     if args.json {
-        return show(&json!(result));
+        show(&json!({ "recipe": recipe.label(), "passed": check::passed(&lines), "lines": lines }))?;
+    } else {
+        println!("{}", recipe.label());
+        let mark = |finding| match finding {
+            Finding::Ok => "ok",
+            Finding::Warning => "look",
+            Finding::Failed => "FAILED",
+        };
+        let rows: Vec<[String; 3]> =
+            lines.iter().map(|line| [mark(line.finding).to_owned(), line.what.to_owned(), line.told.clone()]).collect();
+        print!("{}", table(&rows));
     }
-    print!("{}", text(&result));
+    if check::passed(&lines) {
+        return Ok(());
+    }
+    Err(StartError::Recipe("the check failed; what to mend stands in the lines marked FAILED".to_owned()))
+}
+
+async fn run_trial(args: TryArgs, (samples, steps, seed): (usize, u32, u32)) -> Result<(), StartError> {
+    let (recipe, _, config) = load(&args).await?;
+    recipe.manifest().check_config(&config).map_err(|problem| StartError::Config(format!("--set: {problem}")))?;
+    let trial = Trial { samples, steps, seed, config };
+    let ran = trial::run(&recipe, &trial).await;
+    if args.json {
+        show(&trial::to_json(&recipe, &trial, &ran))?;
+    } else {
+        println!("{} on generated experience, seed {seed}", recipe.label());
+        ran.iter().for_each(|step| print!("{}", step_text(step)));
+    }
+    if ran.iter().any(|step| step.failed) {
+        return Err(StartError::Recipe("a call of the recipe failed; its line says how".to_owned()));
+    }
     Ok(())
 }
 
-fn values(given: &[String]) -> Result<Map<String, Value>, StartError> {
-    let pair = |text: &String| {
-        let (key, value) =
-            text.split_once('=').ok_or_else(|| StartError::Config(format!("--set {text}: write it as key=value")))?;
-        Ok((key.to_owned(), serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.to_owned()))))
-    };
-    given.iter().map(pair).collect()
-}
-
-/// On a terminal, unless a machine reads.
-fn bar(quiet: bool) -> ProgressBar {
-    let bar = ProgressBar::no_length();
-    let style = ProgressStyle::with_template("{spinner} {pos} reports  {per_sec}  {elapsed}");
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
-    if quiet || !std::io::stderr().is_terminal() {
-        bar.set_draw_target(ProgressDrawTarget::hidden());
+fn step_text(step: &TrialStep) -> String {
+    let mut rows = vec![];
+    for ((function, decision), call) in step.decisions.iter().zip(&step.calls) {
+        let cost = format!("fuel {}, {} µs, {} KiB", call.fuel, call.guest_us, call.memory_peak_bytes >> 10);
+        rows.push([format!("  {function}"), cost, decision.clone()]);
     }
-    bar
+    let metrics: Vec<_> = step.metrics.iter().map(|(name, value)| format!("{name} {value:.4}")).collect();
+    let told = if metrics.is_empty() { String::new() } else { format!("  metrics: {}\n", metrics.join(", ")) };
+    format!("step {}, {} samples in the pool\n{}{told}", step.step, step.pool, table(&rows))
 }
 
-fn text(result: &Backtest) -> String {
-    let (imagined, recorded) = (&result.imagined, &result.recorded);
-    let mut out = format!("{} reports\n\n", result.reports);
-    let header = ["step", "reports", "score", "outcome", "same batch as"].map(str::to_owned);
-    for (title, column) in [("this recipe", imagined), ("really happened", recorded)] {
-        out.push_str(&format!("{title}: {}\n", column.recipes.join(", ")));
-        let mut rows = vec![header.clone()];
-        rows.extend(column.steps.iter().take(ROWS_MAX).map(row));
-        out.push_str(&table(&rows));
-        if column.steps.len() > ROWS_MAX {
-            out.push_str(&format!("… and {} more; --json has them all\n", column.steps.len() - ROWS_MAX));
-        }
-        out.push('\n');
-    }
-    out.push_str(&table(&summary(imagined, recorded)));
-    for note in &result.notes {
-        out.push_str(&format!("note: {note}\n"));
-    }
-    out
-}
-
-fn row(step: &Turned) -> [String; 5] {
-    [
-        step.step.to_string(),
-        step.batch.len().to_string(),
-        step.score_mean.map_or("–".to_owned(), |mean| format!("{mean:.3}")),
-        step.outcome.chars().take(OUTCOME_CHARS_MAX).collect(),
-        step.same_as.map(|real| format!("step {real}")).unwrap_or_default(),
-    ]
-}
-
-/// The figures of both sides in one table.
-fn summary(imagined: &Column, recorded: &Column) -> Vec<[String; 3]> {
-    let trained = |column: &Column| column.steps.iter().map(|step| step.batch.len()).sum::<usize>().to_string();
-    let waits = |column: &Column| column.waits.map_or("–".to_owned(), |waits| waits.to_string());
-    let last = |column: &Column| column.last_wait.clone().unwrap_or_else(|| "–".to_owned());
-    let mut rows = vec![["", "this recipe", "really happened"].map(str::to_owned)];
-    let mut add = |name: &str, one: String, other: String| rows.push([name.to_owned(), one, other]);
-    add("steps", imagined.steps.len().to_string(), recorded.steps.len().to_string());
-    add("reports trained on", trained(imagined), trained(recorded));
-    add("waits", waits(imagined), waits(recorded));
-    add("last wait", last(imagined), last(recorded));
-    let shown = |count: Option<&u64>| count.map_or("0".to_owned(), u64::to_string);
-    let mut union = |kind: &str, one: &BTreeMap<String, u64>, other: &BTreeMap<String, u64>| {
-        let names: std::collections::BTreeSet<&String> = one.keys().chain(other.keys()).collect();
-        for name in names {
-            add(&format!("{kind}: {name}"), shown(one.get(name)), shown(other.get(name)));
-        }
-    };
-    union("refused", &imagined.refused, &recorded.refused);
-    union("fault", &imagined.faults, &recorded.faults);
-    rows
+async fn inspect(path: PathBuf) -> Result<(), StartError> {
+    let args = TryArgs { recipe: path, config: None, set: Vec::new(), json: true };
+    let (recipe, _, config) = load(&args).await?;
+    let trial = Trial { samples: 48, steps: 1, seed: 1, config };
+    let ran = trial::run(&recipe, &trial).await;
+    let calls: Vec<_> = ran.iter().flat_map(|step| &step.calls).collect();
+    show(&json!({
+        "label": recipe.label(),
+        "digest": recipe.digest(),
+        "generation": recipe.generation(),
+        "imports": recipe.imports(),
+        "exports": recipe.exports(),
+        "manifest": recipe.manifest(),
+        "sample_calls": calls,
+    }))
 }

@@ -7,6 +7,7 @@ pub mod caller;
 pub mod chat;
 pub mod error;
 pub mod params;
+pub mod recipe;
 pub mod releases;
 pub mod report;
 pub mod scenarios;
@@ -15,7 +16,7 @@ pub mod status;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{FromRef, OriginalUri, Request};
+use axum::extract::{DefaultBodyLimit, FromRef, OriginalUri, Request};
 use axum::http::{HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -50,6 +51,8 @@ pub struct Parts {
 
 /// All routes.
 pub fn router(parts: Parts) -> Router {
+    // Components are bodies that no JSON extractor bounds.
+    let component_limit = DefaultBodyLimit::max(parts.body_limit.0);
     let scenario = Router::new()
         .route("/", get(scenarios::show))
         .route("/update", post(scenarios::update))
@@ -59,6 +62,8 @@ pub fn router(parts: Parts) -> Router {
         .route("/releases", get(releases::list))
         .route("/releases/{id}", get(releases::show))
         .route("/versions", get(releases::list))
+        .route("/recipe", get(recipe::show).put(recipe::put).layer(component_limit))
+        .route("/recipe/rollback", post(recipe::rollback))
         .route("/rollback", post(releases::rollback))
         .route("/promote", post(releases::promote))
         .route("/reject", post(releases::reject))

@@ -7,7 +7,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use reef_core::Report;
-use reef_sandbox::Manifest;
+use reef_sandbox::{Manifest, Recipe};
 use reef_store::Store;
 use serde_json::{Value, json};
 use tracing::Instrument;
@@ -32,7 +32,7 @@ pub struct Feedback {
     pub receipts: Receipts,
     /// How long to wait for those.
     pub receipt_wait: Duration,
-    /// Manifest of the recipe, whose report fields are checked here.
+    /// Manifest of the server's recipe, whose report fields are checked here.
     pub manifest: Option<Arc<Manifest>>,
 }
 
@@ -46,7 +46,8 @@ pub async fn report(
     let name = caller.scenario()?;
     let scenario = feedback.scenarios.get(caller.tenant(), &name).await?;
     let mut report = Report::from_body(&body, now_ms())?;
-    if let Some(manifest) = &feedback.manifest {
+    let own = scenario.recipe().map(|now| now.recipe);
+    if let Some(manifest) = own.as_ref().map(Recipe::manifest).or(feedback.manifest.as_deref()) {
         manifest.check_metadata(&report.metadata).map_err(|problem| ApiError::invalid("metadata", problem))?;
     }
     if !feedback.receipts.wait(&scenario.key, &report.references, feedback.receipt_wait).await {

@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use reef_core::{Gate, HeldOutTask, RecordId, ScenarioName};
 use reef_engine::Engine;
-use reef_sandbox::Manifest;
+use reef_sandbox::{Manifest, Recipe};
 use reef_store::{RecordBody, RecordKind, ScenarioSettings, Store, StoredRecord, TrainingMode};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -17,6 +17,7 @@ use super::caller::Caller;
 use super::error::ApiError;
 use super::params::{Path, Query};
 use crate::config::Scope;
+use crate::jobs::exchange_recipe::Exchange;
 use crate::scenarios::{Scenario, Scenarios, to_the_end};
 
 /// Tasks of one scenario.
@@ -36,8 +37,10 @@ pub struct Management {
     pub scenarios: Arc<Scenarios>,
     /// Renders held-out prompts, to refuse what does not fit.
     pub engine: Engine,
-    /// Manifest of the recipe, whose configuration is checked here.
+    /// Manifest of the server's recipe, whose configuration is checked here.
     pub manifest: Option<Arc<Manifest>>,
+    /// Exchanges recipes; none on a server without a learner.
+    pub exchange: Option<Exchange>,
 }
 
 impl Management {
@@ -49,9 +52,17 @@ impl Management {
         Ok(self.scenarios.get(caller.tenant(), &name).await?)
     }
 
+    /// What exchanges recipes, or why none can be.
+    pub fn exchange(&self) -> Result<Exchange, ApiError> {
+        let told = "this server was started without a recipe and does not learn; start it with --recipe";
+        self.exchange.clone().ok_or_else(|| ApiError::conflict(told))
+    }
+
     /// Refuses settings that no step could run with.
-    fn check(&self, settings: &ScenarioSettings) -> Result<(), ApiError> {
-        if let Some(manifest) = &self.manifest {
+    fn check(&self, scenario: Option<&Scenario>, settings: &ScenarioSettings) -> Result<(), ApiError> {
+        let own = scenario.and_then(Scenario::recipe).map(|now| now.recipe);
+        let manifest = own.as_ref().map(Recipe::manifest).or(self.manifest.as_deref());
+        if let Some(manifest) = manifest {
             manifest
                 .check_config(&settings.recipe_config)
                 .map_err(|problem| ApiError::invalid("recipe_config", problem))?;
@@ -117,7 +128,7 @@ pub async fn create(
     let name = ScenarioName::parse(name)?;
     caller.check_sees(&name)?;
     let settings = settings.over(management.scenarios.defaults().clone());
-    management.check(&settings)?;
+    management.check(None, &settings)?;
     let key = (caller.tenant().clone(), name);
     let created = async move { management.scenarios.create(key, Some(settings)).await };
     let (scenario, new) = to_the_end(created).await?;
@@ -148,7 +159,7 @@ pub async fn update(
         return Err(ApiError::invalid("scenario", "a scenario cannot be renamed; leave 'scenario' out"));
     }
     let settings = body.over(scenario.settings());
-    management.check(&settings)?;
+    management.check(Some(&scenario), &settings)?;
     let updated = async move { management.scenarios.update(&scenario, settings).await.map(|()| scenario) };
     Ok(Json(describe(&*to_the_end(updated).await?)))
 }

@@ -8,6 +8,7 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use metrics_exporter_prometheus::PrometheusHandle;
 use reef_engine::Engine;
+use reef_sandbox::Sandbox;
 use reef_store::Store;
 use serde_json::{Value, json};
 
@@ -29,8 +30,8 @@ pub struct Operations {
     pub prometheus: PrometheusHandle,
     /// Label of the recipe in use.
     pub recipe: Option<String>,
-    /// True if the pooling allocator serves the sandbox.
-    pub pooling: bool,
+    /// For its gauges.
+    pub sandbox: Sandbox,
 }
 
 impl std::fmt::Debug for Operations {
@@ -55,6 +56,10 @@ pub async fn metrics(State(operations): State<Operations>) -> Response {
     let stats = operations.engine.stats();
     metrics::gauge!("reef_engine_active_requests").set(stats.active as f64);
     metrics::gauge!("reef_engine_queued_requests").set(stats.queued as f64);
+    let sandbox = operations.sandbox.gauges();
+    metrics::gauge!("reef_sandbox_calls_running").set(sandbox.calls_running as f64);
+    metrics::gauge!("reef_sandbox_calls_waiting").set(sandbox.calls_waiting as f64);
+    metrics::gauge!("reef_sandbox_pooling").set(f64::from(u8::from(sandbox.pooling)));
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], operations.prometheus.render()).into_response()
 }
 
@@ -89,7 +94,7 @@ pub async fn status(State(operations): State<Operations>, caller: Caller) -> Res
         "model": { "name": info.name, "sha256": info.sha256, "context_length": info.context_length },
         "engine": { "active": stats.active, "queued": stats.queued, "prompt_tokens": stats.prompt_tokens, "output_tokens": stats.output_tokens },
         "recipe": operations.recipe,
-        "sandbox": { "pooling": operations.pooling },
+        "sandbox": operations.sandbox.gauges(),
         "scenarios": rows,
     })))
 }
@@ -121,6 +126,7 @@ async fn scenario_status(store: &Store, scenario: &Scenario, learns: bool) -> Re
         "running": learner.running,
         "waiting": learner.waiting,
         "last_error": learner.last_error,
+        "recipe": scenario.recipe().map(|now| now.recipe.label()),
         "held_out": learner.held_out,
         "alarms": alarms(&learner, learns),
         "quarantined_until_ms": learner.quarantined_until_ms,

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use reef_core::{RecordId, ReleaseId, ReleaseOrigin, Report, Sample, ScenarioName, Step, StepOutcome, TenantId};
-use reef_sandbox::{Blame, Call, Cancel, Context, Fault, PoolSample, Proposal, Quarantine, Recipe};
+use reef_sandbox::{Blame, Call, Context, Fault, PoolSample, Proposal, Quarantine, Recipe};
 use reef_store::{RecordBody, RecordKind, Scenario};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -366,24 +366,16 @@ impl<'a> Walk<'a> {
     }
 
     fn call(&self, step: &Step, samples: &Arc<Vec<PoolSample>>, batch: Vec<u32>) -> Call {
-        Call {
-            context: Context {
-                tenant: self.wanted.tenant.to_string(),
-                scenario: self.wanted.scenario.to_string(),
-                step: step.step,
-                now_ms: step.now_ms,
-                seed: step.seed,
-                head: step.parent.to_string(),
-                max_staleness: self.max_staleness,
-            },
-            samples: Arc::clone(samples),
-            batch,
-            config: self.config.clone(),
-            state: BTreeMap::new(),
-            training: None,
-            models: None,
-            cancel: Cancel::default(),
-        }
+        let context = Context {
+            tenant: self.wanted.tenant.to_string(),
+            scenario: self.wanted.scenario.to_string(),
+            step: step.step,
+            now_ms: step.now_ms,
+            seed: step.seed,
+            head: step.parent.to_string(),
+            max_staleness: self.max_staleness,
+        };
+        Call { samples: Arc::clone(samples), batch, config: self.config.clone(), ..Call::new(context) }
     }
 
     fn fault(&mut self, now_ms: i64, fault: &Fault) {

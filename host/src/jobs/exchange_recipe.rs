@@ -7,12 +7,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use reef_sandbox::{Blame, Call, Choice, Fault, PoolSample, Recipe, Selection};
-use reef_store::{RecipeState, RecipeUse, RecordedStep, Store, StoreError, UseReason};
+use reef_sandbox::{Blame, Call, Choice, Context, Fault, PoolSample, Recipe, Selection};
+use reef_store::{RecipeState, RecipeUse, RecordedStep, STATE_WRITER_KEY, Store, StoreError, UseReason};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::run_step::{WRITER_STATE, context, guest_state};
+use super::learn_scenario::chosen;
+use super::run_step::{context, guest_state};
 use crate::clock::now_ms;
 use crate::recipes::{RecipeError, Recipes};
 use crate::scenarios::{InUse, Scenario};
@@ -112,13 +113,32 @@ impl Exchange {
         self.back(scenario, UseReason::Fallback, format!("its successor was quarantined: {fault}")).await
     }
 
+    /// Finds the recipe that the scenario uses and puts it in its place; called by the learner before a turn.
+    pub async fn settle(&self, scenario: &Scenario) -> Result<(), ExchangeError> {
+        if scenario.recipe().is_some() {
+            return Ok(());
+        }
+        let (tenant, name) = &scenario.key;
+        let settled = match self.store.recipe_use(tenant, name).await? {
+            // A start is the server's own recipe, whichever it is now.
+            Some(last) if last.reason != UseReason::Start => {
+                Some(InUse { recipe: self.recipes.by_digest(&last.digest).await?, position: last.position })
+            }
+            _ => self.recipes.default_recipe().map(|recipe| InUse { recipe: recipe.clone(), position: 0 }),
+        };
+        if let Some(settled) = settled {
+            scenario.use_recipe(settled);
+            self.adopt(scenario).await?;
+        }
+        Ok(())
+    }
+
     /// Carries state over that an older version left behind, when the server was started with a newer component.
-    /// Called by the learner before its first step. A recipe that fails here is not used until it is exchanged.
-    pub async fn adopt(&self, scenario: &Scenario) -> Result<(), ExchangeError> {
+    async fn adopt(&self, scenario: &Scenario) -> Result<(), ExchangeError> {
         let Some(now) = scenario.recipe() else { return Ok(()) };
         let (tenant, name) = &scenario.key;
         let state = self.store.recipe_state(tenant, name, &now.recipe.manifest().name).await?;
-        let wrote = state.get(WRITER_STATE).and_then(|label| std::str::from_utf8(label).ok());
+        let wrote = state.get(STATE_WRITER_KEY).and_then(|label| std::str::from_utf8(label).ok());
         let Some(version) = wrote.filter(|label| **label != now.recipe.label()).and_then(version) else {
             return Ok(());
         };
@@ -144,9 +164,7 @@ impl Exchange {
 
     /// A selection from an empty pool: the cheapest call that runs the recipe's own code.
     async fn smoke(&self, scenario: &Scenario, recipe: &Recipe) -> Result<(), ExchangeError> {
-        let (number, parent) = (1, scenario.served().release.release_id.to_string());
-        let call =
-            Call { config: self.config(scenario), ..Call::new(context(scenario, (number, 0, now_ms()), parent)) };
+        let call = Call { config: self.config(scenario), ..Call::new(nowhere(scenario)) };
         match recipe.select_samples(call).await.result {
             Err(fault) if fault.blame() != Blame::Host => {
                 Err(ExchangeError::Failed { place: "on an empty pool".to_owned(), fault })
@@ -162,7 +180,7 @@ impl Exchange {
         for step in self.store.steps(tenant, name, SHADOW_STEPS_MAX).await? {
             let Some(recorded) = self.store.step_record(tenant, name, step.step).await? else { continue };
             let samples = Arc::new(self.pool(scenario, &recorded).await?);
-            let context = context(scenario, (step.step, step.seed, step.now_ms), step.parent.to_string());
+            let context = context(scenario, &step);
             let call = Call {
                 batch: (0..u32::try_from(samples.len()).unwrap_or(0)).collect(),
                 samples: Arc::clone(&samples),
@@ -176,7 +194,8 @@ impl Exchange {
                     return Err(ExchangeError::Failed { place: format!("on the pool of step {}", step.step), fault });
                 }
             };
-            let batch: Vec<_> = chosen(&selection)
+            let batch: Vec<_> = chosen(selection.clone())
+                .unwrap_or_default()
                 .iter()
                 .filter_map(|handle| samples.get(*handle as usize))
                 .map(|pooled| pooled.sample.report.clone())
@@ -225,8 +244,7 @@ impl Exchange {
         }
         let (tenant, name) = &scenario.key;
         let state = guest_state(self.store.recipe_state(tenant, name, &next.manifest().name).await?);
-        let parent = scenario.served().release.release_id.to_string();
-        let call = Call { state, ..Call::new(context(scenario, (1, 0, now_ms()), parent)) };
+        let call = Call { state, ..Call::new(nowhere(scenario)) };
         match next.migrate(call, version).await.result {
             Ok(state) => Ok((Some(state), true)),
             Err(fault) => Err(ExchangeError::Failed { place: format!("to migrate the state of {version}"), fault }),
@@ -304,18 +322,24 @@ fn version(label: &str) -> Option<&str> {
     label.split_once('@')?.1.split_once('#').map(|(version, _)| version)
 }
 
-fn chosen(selection: &Selection) -> Vec<u32> {
-    match &selection.choice {
-        Choice::Wait(_) => Vec::new(),
-        Choice::Train(handles) => handles.clone(),
-        Choice::TrainGroups(groups) => groups.iter().flat_map(|group| group.slots.iter().copied()).collect(),
+/// The context of a call that belongs to no step.
+fn nowhere(scenario: &Scenario) -> Context {
+    Context {
+        tenant: scenario.key.0.to_string(),
+        scenario: scenario.key.1.to_string(),
+        step: 0,
+        now_ms: now_ms(),
+        seed: 0,
+        head: scenario.served().release.release_id.to_string(),
+        max_staleness: scenario.settings().max_staleness,
     }
 }
 
 fn told(selection: &Selection) -> String {
     match &selection.choice {
         Choice::Wait(reason) => format!("wait: {reason}"),
-        Choice::Train(_) | Choice::TrainGroups(_) => format!("train on {} samples", chosen(selection).len()),
+        Choice::Train(handles) => format!("train on {} samples", handles.len()),
+        Choice::TrainGroups(groups) => format!("train on {} groups", groups.len()),
     }
 }
 

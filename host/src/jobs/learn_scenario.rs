@@ -7,10 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use reef_core::{HeldOutTask, RecordId, ReleaseId, ReleaseOrigin, Sample, Step, StepOutcome, sha256_hex};
-use reef_sandbox::{Call, Choice, Context, Fault, PoolSample, Quarantine, Selection};
+use reef_sandbox::{Call, Choice, Context, Fault, PoolSample, Quarantine, Selection, Tokens};
 use reef_store::{Commit, PoolEntry, RecordedStep, StepInputs, TrainingMode};
 use tracing::Instrument;
 
+use super::exchange_recipe::ExchangeError;
+use super::guest_reads::StoredRecords;
 use super::held_out::{HeldOut, ScoreCache};
 use super::run_step::{
     Ended, StepError, Work, Workshop, context, guest_state, recipe_config, recorded_state, run_step,
@@ -19,6 +21,8 @@ use crate::clock::now_ms;
 use crate::scenarios::Scenario;
 use crate::telemetry;
 
+/// Steps that are looked at to tell whether a recipe has worked before.
+const STEPS_LOOKED_AT: u32 = 100;
 /// A learner that hears nothing looks again after this time.
 const IDLE_LOOK: Duration = Duration::from_secs(60);
 /// First pause after a failure that was not the recipe's; doubles with each further one.
@@ -76,7 +80,19 @@ struct Learner {
 }
 
 impl Learner {
+    /// One turn, during which nobody exchanges the recipe.
     async fn turn(&mut self) -> Result<Turn, StepError> {
+        let scenario = Arc::clone(&self.scenario);
+        let _learning = scenario.learning.lock().await;
+        self.workshop.exchange.settle(&scenario).await.map_err(|error| StepError::Recipe(error.to_string()))?;
+        if let Some(now) = scenario.recipe().filter(|now| now.recipe.digest() != self.workshop.recipe.digest()) {
+            self.workshop.recipe = now.recipe;
+            self.known = false;
+        }
+        self.learn().await
+    }
+
+    async fn learn(&mut self) -> Result<Turn, StepError> {
         let (tenant, name) = self.scenario.key.clone();
         if self.scenario.settings().training_mode != TrainingMode::Auto {
             self.waiting("training_mode is manual");
@@ -254,6 +270,8 @@ impl Learner {
             batch: (0..u32::try_from(samples.len()).unwrap_or(0)).collect(),
             config: inputs.config.clone(),
             state: guest_state(state_of(inputs)),
+            tokens: Some(Arc::clone(&self.workshop.tokens) as Arc<dyn Tokens>),
+            records: Some(Arc::new(StoredRecords::new(&self.workshop.store, &self.scenario.key))),
             ..Call::new(Context { max_staleness: inputs.max_staleness, ..context(&self.scenario, step) })
         }
     }
@@ -391,7 +409,31 @@ impl Learner {
         tracing::warn!(scenario = %self.scenario.key.1, %fault, "recipe.fault");
         self.quarantine.record(now_ms(), fault);
         self.scenario.set_status(|status| status.last_error = Some(fault.to_string()));
-        self.remember().await
+        self.remember().await?;
+        if self.quarantine.blocked(now_ms()).is_some() && !self.proven().await? {
+            self.fall_back(fault).await;
+        }
+        Ok(())
+    }
+
+    /// Has the recipe ended a step without a fault in this scenario?
+    async fn proven(&self) -> Result<bool, StepError> {
+        let (tenant, name) = &self.scenario.key;
+        let label = self.workshop.recipe.label();
+        let steps = self.workshop.store.steps(tenant, name, STEPS_LOOKED_AT).await?;
+        Ok(steps.iter().any(|step| step.recipe == label && !matches!(step.outcome, StepOutcome::Failed { .. })))
+    }
+
+    /// A new recipe that is quarantined before it did anything well makes way for the one before it.
+    async fn fall_back(&self, fault: &Fault) {
+        match self.workshop.exchange.fall_back(&self.scenario, fault).await {
+            Ok(back) => {
+                let told = format!("fell back to {} {}: {fault}", back.now.name, back.now.version);
+                self.scenario.set_status(|status| status.last_error = Some(told));
+            }
+            Err(ExchangeError::NothingBefore) => {}
+            Err(error) => tracing::error!(scenario = %self.scenario.key.1, %error, "recipe.fall_back"),
+        }
     }
 }
 

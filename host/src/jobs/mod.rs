@@ -3,6 +3,7 @@
 pub mod backtest;
 pub mod environment;
 pub mod exchange_recipe;
+pub mod guest_reads;
 pub mod held_out;
 pub mod learn_scenario;
 pub mod replay_step;

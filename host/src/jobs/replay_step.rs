@@ -10,7 +10,7 @@ use reef_core::{
     CallReport, Gate, GateDecision, RecordId, ScenarioName, Step, StepOutcome, TenantId, gate_decision, sha256_hex,
 };
 use reef_engine::LoraConfig;
-use reef_sandbox::{Call, Cancel, Context, Decision, Fault, Models, Outcome, PoolSample, Proposal, Recipe};
+use reef_sandbox::{Call, Context, Decision, Fault, Models, Outcome, PoolSample, Proposal, Recipe};
 use reef_store::{RecordedStep, StepInputs, StepTranscript};
 use serde::Serialize;
 
@@ -145,14 +145,11 @@ impl Replay {
 
     fn call(&self, samples: &Arc<Vec<PoolSample>>, state: BTreeMap<String, Vec<u8>>) -> Call {
         Call {
-            context: self.context.clone(),
             samples: Arc::clone(samples),
             batch: (0..u32::try_from(samples.len()).unwrap_or(0)).collect(),
             config: self.inputs.config.clone(),
             state,
-            training: None,
-            models: None,
-            cancel: Cancel::default(),
+            ..Call::new(self.context.clone())
         }
     }
 

@@ -14,9 +14,13 @@ use reef_core::{
 use reef_engine::train::CRITIC_FILE;
 use reef_engine::{Engine, Weights};
 use reef_release::ReleaseFile;
-use reef_sandbox::{Call, Context, Decision, Fault, Models, Outcome, PoolSample, Proposal, Recipe, Training, Verdict};
-use reef_store::{Bytes, Commit, Environment, StepInputs, StepTranscript, Store};
+use reef_sandbox::{
+    Call, Context, Decision, Fault, Models, Outcome, PoolSample, Proposal, Recipe, Tokens, Training, Verdict,
+};
+use reef_store::{Bytes, Commit, Environment, STATE_WRITER_KEY, StepInputs, StepTranscript, Store};
 
+use super::exchange_recipe::Exchange;
+use super::guest_reads::{EngineTokens, StoredRecords};
 use super::held_out::{Binding, HeldOut, Measured, ScoreCache, StepModels};
 use super::trainer_thread::{Abort, Files, Start, StepTraining, TrainerThread};
 use super::transcript::{Recorder, Recording, content_of};
@@ -59,6 +63,10 @@ pub struct Workshop {
     pub turn: Arc<tokio::sync::Semaphore>,
     /// Where steps run; recorded with each.
     pub environment: Environment,
+    /// Which recipe a scenario uses, and how it falls back.
+    pub exchange: Exchange,
+    /// The tokenizer and the chat template, for recipes.
+    pub tokens: Arc<EngineTokens>,
 }
 
 /// What one step works on.
@@ -265,6 +273,8 @@ impl Run<'_> {
             state,
             training,
             models,
+            tokens: Some(Arc::clone(&self.workshop.tokens) as Arc<dyn Tokens>),
+            records: Some(Arc::new(StoredRecords::new(&self.workshop.store, &work.scenario.key))),
             cancel: self.abort.guest(),
             ..Call::new(Context { max_staleness: work.inputs.max_staleness, ..context(&work.scenario, &work.step) })
         }
@@ -325,6 +335,10 @@ impl Run<'_> {
             }
         };
         commit.transcript = Some(self.transcript(&commit.state));
+        if !matches!(self.work.step.outcome, StepOutcome::Failed { .. }) {
+            let label = self.workshop.recipe.label().into_bytes();
+            commit.state.push((STATE_WRITER_KEY.to_owned(), Some(label)));
+        }
         let (tenant, name) = &scenario.key;
         match self.workshop.store.finish_step(tenant, name, &self.work.step, commit).await {
             Err(reef_store::StoreError::HeadMoved { .. }) => {

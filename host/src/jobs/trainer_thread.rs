@@ -233,11 +233,7 @@ impl Training for StepTraining {
         self.on(trainer, items, move |trainer, batch| trainer.backward(batch, &gradients))
     }
 
-    fn optimizer_step(
-        &mut self,
-        trainer: u32,
-        optimizer: Optimizer,
-    ) -> Result<BTreeMap<String, f64>, TrainingError> {
+    fn optimizer_step(&mut self, trainer: u32, optimizer: Optimizer) -> Result<BTreeMap<String, f64>, TrainingError> {
         let optimizer = training_terms::optimizer(optimizer);
         self.on(trainer, &[], move |trainer, _| trainer.optimizer_step(&optimizer))
     }

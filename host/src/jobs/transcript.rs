@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use reef_core::{ContentId, Message, sha256_hex};
 use reef_release::ReleaseFile;
-use reef_sandbox::{ChatSampling, Models, ModelsError};
+use reef_sandbox::{ChatRequest, Completion, Finish, Models, ModelsError, Usage};
 use reef_store::ModelCall;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -71,9 +71,39 @@ fn question(function: &str, binding: &str, arguments: &Value) -> ModelCall {
     }
 }
 
-fn chat_arguments(messages: &[Message], sampling: ChatSampling) -> Value {
-    let ChatSampling { temperature, top_p, tokens_max } = sampling;
-    json!([messages, temperature, top_p, tokens_max])
+fn chat_arguments(requests: &[ChatRequest]) -> Value {
+    let request = |ChatRequest { messages, sampling }: &ChatRequest| {
+        json!([
+            messages,
+            sampling.temperature,
+            sampling.top_p,
+            sampling.tokens_max,
+            sampling.stop,
+            sampling.n,
+            sampling.seed
+        ])
+    };
+    requests.iter().map(request).collect()
+}
+
+/// An answer as it is kept. A mean that is no number has no JSON and is kept as null.
+type Kept = (String, bool, u32, Option<f64>);
+
+fn kept(completion: &Completion) -> Kept {
+    let mean = Some(completion.mean_logprob).filter(|mean| mean.is_finite());
+    (completion.text.clone(), completion.finish == Finish::Length, completion.tokens, mean)
+}
+
+fn completion((text, cut, tokens, mean): Kept) -> Completion {
+    let finish = if cut { Finish::Length } else { Finish::Stop };
+    Completion { text, finish, tokens, mean_logprob: mean.unwrap_or(f64::NAN) }
+}
+
+/// What a step had used, as it is kept.
+type KeptUsage = (u32, u32, u32, f64);
+
+fn kept_usage(usage: &Usage) -> KeptUsage {
+    (usage.calls, usage.prompt_tokens, usage.answer_tokens, usage.cost_usd)
 }
 
 /// Models that write down what they are asked and what they answer.
@@ -88,14 +118,15 @@ impl Recording {
         Self { inner, recorder }
     }
 
-    fn asked<T: Serialize>(
+    fn asked<T, K: Serialize>(
         &mut self,
         mut call: ModelCall,
         ask: impl FnOnce(&mut dyn Models) -> Result<T, ModelsError>,
+        keep: impl FnOnce(&T) -> K,
     ) -> Result<T, ModelsError> {
         let answer = ask(self.inner.as_mut());
         call.answer = match &answer {
-            Ok(value) => Ok(json!(value)),
+            Ok(value) => Ok(json!(keep(value))),
             Err(error) => Err(refusal_to_json(error)),
         };
         self.recorder.note(call);
@@ -110,18 +141,34 @@ impl std::fmt::Debug for Recording {
 }
 
 impl Models for Recording {
-    fn chat(&mut self, binding: &str, messages: &[Message], sampling: ChatSampling) -> Result<String, ModelsError> {
-        let call = question("chat", binding, &chat_arguments(messages, sampling));
-        self.asked(call, |models| models.chat(binding, messages, sampling))
+    fn bindings(&mut self) -> Result<Vec<String>, ModelsError> {
+        self.asked(question("bindings", "", &Value::Null), |models| models.bindings(), Clone::clone)
+    }
+
+    fn chat(&mut self, binding: &str, requests: Vec<ChatRequest>) -> Result<Vec<Vec<Completion>>, ModelsError> {
+        let call = question("chat", binding, &chat_arguments(&requests));
+        let keep = |answers: &Vec<Vec<Completion>>| -> Vec<Vec<Kept>> {
+            answers.iter().map(|drawn| drawn.iter().map(kept).collect()).collect()
+        };
+        self.asked(call, |models| models.chat(binding, requests), keep)
+    }
+
+    fn score(&mut self, binding: &str, messages: &[Message], answer: &str) -> Result<Vec<f32>, ModelsError> {
+        let call = question("score", binding, &json!([messages, answer]));
+        self.asked(call, |models| models.score(binding, messages, answer), Clone::clone)
+    }
+
+    fn spent(&mut self) -> Result<Usage, ModelsError> {
+        self.asked(question("spent", "", &Value::Null), |models| models.spent(), kept_usage)
     }
 
     fn held_out_count(&mut self) -> Result<u32, ModelsError> {
-        self.asked(question("held-out-count", "", &Value::Null), |models| models.held_out_count())
+        self.asked(question("held-out-count", "", &Value::Null), |models| models.held_out_count(), Clone::clone)
     }
 
     fn held_out_scores(&mut self, binding: &str, first: u32, count: u32) -> Result<Vec<f64>, ModelsError> {
         let call = question("held-out-scores", binding, &json!([first, count]));
-        self.asked(call, |models| models.held_out_scores(binding, first, count))
+        self.asked(call, |models| models.held_out_scores(binding, first, count), Clone::clone)
     }
 }
 
@@ -192,8 +239,22 @@ fn key(call: &ModelCall) -> (&String, &String, &String) {
 }
 
 impl Models for Playback {
-    fn chat(&mut self, binding: &str, messages: &[Message], sampling: ChatSampling) -> Result<String, ModelsError> {
-        self.answer(&question("chat", binding, &chat_arguments(messages, sampling)))
+    fn bindings(&mut self) -> Result<Vec<String>, ModelsError> {
+        self.answer(&question("bindings", "", &Value::Null))
+    }
+
+    fn chat(&mut self, binding: &str, requests: Vec<ChatRequest>) -> Result<Vec<Vec<Completion>>, ModelsError> {
+        let answers: Vec<Vec<Kept>> = self.answer(&question("chat", binding, &chat_arguments(&requests)))?;
+        Ok(answers.into_iter().map(|drawn| drawn.into_iter().map(completion).collect()).collect())
+    }
+
+    fn score(&mut self, binding: &str, messages: &[Message], answer: &str) -> Result<Vec<f32>, ModelsError> {
+        self.answer(&question("score", binding, &json!([messages, answer])))
+    }
+
+    fn spent(&mut self) -> Result<Usage, ModelsError> {
+        let (calls, prompt_tokens, answer_tokens, cost_usd) = self.answer(&question("spent", "", &Value::Null))?;
+        Ok(Usage { calls, prompt_tokens, answer_tokens, cost_usd })
     }
 
     fn held_out_count(&mut self) -> Result<u32, ModelsError> {
@@ -231,16 +292,28 @@ fn refusal_from_json(value: &Value) -> ModelsError {
 
 #[cfg(test)]
 mod tests {
+    use reef_sandbox::ChatSampling;
+
     use super::*;
 
     struct Echo;
 
     impl Models for Echo {
-        fn chat(&mut self, binding: &str, messages: &[Message], _: ChatSampling) -> Result<String, ModelsError> {
-            match messages.first() {
-                Some(message) => Ok(format!("{binding}: {}", message.content)),
-                None => Err(ModelsError::Budget("enough".to_owned())),
-            }
+        fn bindings(&mut self) -> Result<Vec<String>, ModelsError> {
+            Ok(vec!["base".to_owned()])
+        }
+        fn chat(&mut self, binding: &str, requests: Vec<ChatRequest>) -> Result<Vec<Vec<Completion>>, ModelsError> {
+            let Some(message) = requests.first().and_then(|request| request.messages.first()) else {
+                return Err(ModelsError::Budget("enough".to_owned()));
+            };
+            let text = format!("{binding}: {}", message.content);
+            Ok(vec![vec![Completion { text, finish: Finish::Length, tokens: 2, mean_logprob: f64::NAN }]])
+        }
+        fn score(&mut self, _: &str, _: &[Message], _: &str) -> Result<Vec<f32>, ModelsError> {
+            Ok(vec![-0.1, -1.0 / 3.0])
+        }
+        fn spent(&mut self) -> Result<Usage, ModelsError> {
+            Ok(Usage { calls: 1, prompt_tokens: 2, answer_tokens: 3, cost_usd: 0.0 })
         }
         fn held_out_count(&mut self) -> Result<u32, ModelsError> {
             Ok(2)
@@ -250,17 +323,19 @@ mod tests {
         }
     }
 
-    const GREEDY: ChatSampling = ChatSampling { temperature: 0.0, top_p: 1.0, tokens_max: 8 };
-
-    fn user(content: &str) -> Vec<Message> {
-        vec![Message { role: "user".to_owned(), content: content.to_owned() }]
+    fn user(content: &str) -> Vec<ChatRequest> {
+        let sampling = ChatSampling { temperature: 0.0, top_p: 1.0, tokens_max: 8, stop: Vec::new(), n: 1, seed: None };
+        let message = Message { role: "user".to_owned(), content: content.to_owned() };
+        vec![ChatRequest { messages: vec![message], sampling }]
     }
 
     fn recorded() -> Vec<ModelCall> {
         let recorder = Recorder::default();
         let mut models = Recording::new(Box::new(Echo), recorder.clone());
-        models.chat("base", &user("hi"), GREEDY).expect("answer");
-        models.chat("base", &[], GREEDY).expect_err("refused");
+        models.chat("base", user("hi")).expect("answer");
+        models.chat("base", Vec::new()).expect_err("refused");
+        models.score("base", &[], "yes").expect("scored");
+        models.spent().expect("told");
         models.held_out_scores("candidate", 0, 2).expect("scores");
         models.held_out_scores("served", 1, 1).expect("scores");
         let (calls, complete) = recorder.heard();
@@ -272,8 +347,12 @@ mod tests {
     fn the_same_questions_get_the_same_answers_and_refusals() {
         let playback = Playback::new(recorded());
         let mut models = playback.clone();
-        assert_eq!(models.chat("base", &user("hi"), GREEDY).expect("answer"), "base: hi");
-        assert_eq!(models.chat("base", &[], GREEDY), Err(ModelsError::Budget("enough".to_owned())));
+        let answer = models.chat("base", user("hi")).expect("answer").remove(0).remove(0);
+        assert_eq!((answer.text.as_str(), answer.finish, answer.tokens), ("base: hi", Finish::Length, 2));
+        assert!(answer.mean_logprob.is_nan());
+        assert_eq!(models.chat("base", Vec::new()), Err(ModelsError::Budget("enough".to_owned())));
+        assert_eq!(models.score("base", &[], "yes").expect("scored"), [-0.1, -1.0 / 3.0], "bit for bit");
+        assert_eq!(models.spent(), Echo.spent());
         assert!(playback.divergence().expect("more to come").starts_with("2 model calls"));
         let scores = models.held_out_scores("candidate", 0, 2).expect("scores");
         assert_eq!(scores, Echo.held_out_scores("", 0, 2).expect("scores"), "bit for bit");
@@ -287,8 +366,8 @@ mod tests {
             let playback = Playback::new(recorded());
             let mut models = playback.clone();
             let binding = if told.starts_with("other") { "base" } else { "served" };
-            assert!(models.chat(binding, &other, GREEDY).is_err());
-            assert!(models.chat("base", &[], GREEDY).is_err());
+            assert!(models.chat(binding, other).is_err());
+            assert!(models.chat("base", Vec::new()).is_err());
             let named = playback.divergence().expect("named");
             assert!(named.starts_with("model call 1") && named.contains(told), "{named}");
         }
@@ -300,7 +379,7 @@ mod tests {
         let long = user(&"x".repeat(HEARD_BYTES_MAX / 2));
         let mut models = Recording::new(Box::new(Echo), recorder.clone());
         for _ in 0..3 {
-            models.chat("base", &long, GREEDY).expect("the step itself goes on");
+            models.chat("base", long.clone()).expect("the step itself goes on");
         }
         let (calls, complete) = recorder.heard();
         assert_eq!((calls.len(), complete), (1, false));

@@ -10,6 +10,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::{call, pool};
+use crate::jobs::learn_scenario::chosen;
 
 /// What to try.
 #[derive(Debug, Clone)]
@@ -76,8 +77,12 @@ impl Bench<'_> {
                 self.gone.insert(pooled.sample.sequence);
             }
         }
-        let batch: Vec<PoolSample> =
-            handles(&selection).iter().filter_map(|handle| samples.get(*handle as usize)).cloned().collect();
+        let batch: Vec<PoolSample> = chosen(selection.clone())
+            .unwrap_or_default()
+            .iter()
+            .filter_map(|handle| samples.get(*handle as usize))
+            .cloned()
+            .collect();
         if batch.is_empty() {
             return step;
         }
@@ -127,21 +132,14 @@ fn is_the_recipes(fault: &Fault) -> bool {
     fault.blame() == Blame::Recipe
 }
 
-fn handles(selection: &Selection) -> Vec<u32> {
-    match &selection.choice {
-        Choice::Wait(_) => Vec::new(),
-        Choice::Train(handles) => handles.clone(),
-        Choice::TrainGroups(groups) => groups.iter().flat_map(|group| group.slots.iter().copied()).collect(),
-    }
-}
-
 /// A selection in a sentence.
 pub fn told_selection(selection: &Selection) -> String {
     let choice = match &selection.choice {
         Choice::Wait(reason) => format!("waits: {reason}"),
         Choice::Train(handles) => format!("trains on {} samples", handles.len()),
         Choice::TrainGroups(groups) => {
-            format!("trains on {} samples in {} groups", handles(selection).len(), groups.len())
+            let samples: usize = groups.iter().map(|group| group.slots.len()).sum();
+            format!("trains on {samples} samples in {} groups", groups.len())
         }
     };
     if selection.retire.is_empty() { choice } else { format!("{choice}; retires {}", selection.retire.len()) }

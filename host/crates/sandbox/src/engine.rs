@@ -3,13 +3,11 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use wasmtime::{
-    Config, Engine, EngineWeak, InstanceAllocationStrategy, OperatorCost, PoolingAllocationConfig, WasmBacktraceDetails,
+    Config, Engine, InstanceAllocationStrategy, OperatorCost, PoolingAllocationConfig, WasmBacktraceDetails,
 };
 
 use crate::admission::Admission;
@@ -17,10 +15,9 @@ use crate::cache::Cache;
 use crate::compile::{CompileCounts, Compiler};
 use crate::lanes::Lanes;
 use crate::limits::{INSTANCES_MAX, MEMORIES_MAX, TABLE_ELEMENTS_MAX, TABLES_MAX};
+use crate::ticker::Ticker;
 use crate::{SandboxConfig, SandboxError};
 
-/// Period of the epoch: the longest time a guest runs between two checks, bulk operations apart.
-const TICK: Duration = Duration::from_millis(5);
 /// Stack of a guest.
 const GUEST_STACK_BYTES: usize = 512 * 1024;
 /// Stack of a guest and of the host functions that it calls.
@@ -48,7 +45,7 @@ pub(crate) struct Shared {
     compiles: CompileCounts,
     cache: Option<Cache>,
     // Stops when the sandbox is dropped.
-    _ticker: Ticker,
+    ticker: Ticker,
 }
 
 impl Sandbox {
@@ -73,7 +70,7 @@ impl Sandbox {
             compiler,
             compiling: Arc::new(Semaphore::new(COMPILES_CONCURRENT_MAX)),
             compiles: CompileCounts::default(),
-            _ticker: ticker,
+            ticker,
         })))
     }
 
@@ -98,6 +95,10 @@ impl Shared {
 
     pub(crate) fn lanes(&self) -> &Lanes {
         &self.lanes
+    }
+
+    pub(crate) fn ticker(&self) -> &Ticker {
+        &self.ticker
     }
 
     pub(crate) fn admission(&self) -> &Admission {
@@ -191,42 +192,6 @@ fn pool(config: &SandboxConfig) -> PoolingAllocationConfig {
         .table_elements(TABLE_ELEMENTS_MAX)
         .max_memory_size(usize::try_from(config.memory_bytes_max).unwrap_or(usize::MAX));
     pool
-}
-
-/// The thread that moves the epoch on.
-struct Ticker {
-    stop: Arc<AtomicBool>,
-    thread: Option<std::thread::JoinHandle<()>>,
-}
-
-impl Ticker {
-    fn start(engine: EngineWeak) -> Result<Self, SandboxError> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        let tick = move || {
-            while !stopped.load(Ordering::Relaxed) {
-                std::thread::park_timeout(TICK);
-                let Some(engine) = engine.upgrade() else { return };
-                engine.increment_epoch();
-            }
-        };
-        let thread = std::thread::Builder::new()
-            .name("reef-epoch".to_owned())
-            .spawn(tick)
-            .map_err(|error| start("its clock does not start", error))?;
-        Ok(Self { stop, thread: Some(thread) })
-    }
-}
-
-impl Drop for Ticker {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            thread.thread().unpark();
-            // A ticker does not panic; there is nothing to learn from its end.
-            let _ = thread.join();
-        }
-    }
 }
 
 impl fmt::Debug for Sandbox {

@@ -39,6 +39,7 @@ mod raw;
 mod run;
 mod state;
 mod text;
+mod ticker;
 mod tokens;
 mod traffic;
 mod training;

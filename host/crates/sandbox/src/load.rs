@@ -162,10 +162,12 @@ fn check_header(bytes: &[u8], bytes_max: u64) -> Result<(), SandboxError> {
     }
     let told = match bytes.strip_prefix(MAGIC) {
         None if bytes.is_empty() => "the file is empty".to_owned(),
-        None => foreign_code(bytes).unwrap_or_else(|| format!(
-            "it starts with '{}' instead of a WASM header",
-            clean(&String::from_utf8_lossy(bytes.get(..8).unwrap_or(bytes)), 8)
-        )),
+        None => foreign_code(bytes).unwrap_or_else(|| {
+            format!(
+                "it starts with '{}' instead of a WASM header",
+                clean(&String::from_utf8_lossy(bytes.get(..8).unwrap_or(bytes)), 8)
+            )
+        }),
         Some(rest) if rest.starts_with(COMPONENT_LAYER) => return Ok(()),
         Some(rest) if rest.starts_with(MODULE_LAYER) => {
             "it is a core module; build it for wasm32-wasip2, or wrap it with `wasm-tools component new`".to_owned()

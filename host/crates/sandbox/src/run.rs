@@ -81,6 +81,7 @@ pub(crate) async fn run(shared: &Shared, linked: &dyn Linked, mut state: CallSta
         Ok(store) => store,
         Err((state, fault)) => return Ended::refused(function, *state, fault),
     };
+    let _running = shared.ticker().running();
     let meter = Arc::clone(&store.data().meter);
     let cancel = store.data().cancel.clone();
     let patience = Patience {

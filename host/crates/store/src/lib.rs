@@ -28,7 +28,7 @@ mod writer;
 pub use bytes::Bytes;
 pub use error::StoreError;
 pub use inputs::{Environment, ModelCall, PoolEntry, RecordedState, RecordedStep, StepInputs, StepTranscript};
-pub use recipe_uses::{RecipeState, RecipeUse, UseReason};
+pub use recipe_uses::{RecipeState, RecipeUse, STATE_WRITER_KEY, UseReason};
 pub use recipes::KeptRecipe;
 pub use records::{RecordBody, RecordKind, StoredRecord};
 pub use releases::{ListedRelease, ReleaseStatus};

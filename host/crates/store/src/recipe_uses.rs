@@ -14,6 +14,9 @@ use crate::error::{Fault, StoreError, conflict, damaged, invalid};
 use crate::key::Key;
 use crate::state;
 
+/// Key of the state that names the recipe which wrote it last: `name@version#sha256:…`. Written by every exchange,
+/// and by every step that is committed.
+pub const STATE_WRITER_KEY: &str = "reef.recipe";
 /// Keys that belong to the host; a recipe's exchange leaves them alone.
 const HOST_PREFIX: &str = "reef.";
 /// Rows of one listing.
@@ -184,6 +187,9 @@ async fn apply(conn: &mut SqliteConnection, key: Key, exchange: Exchange) -> Res
         query.bind(HOST_PREFIX.len() as i64).execute(&mut *conn).await?;
         state::apply(conn, &key, &next.name, exchange.writes()).await?;
     }
+    let label = format!("{}@{}#sha256:{}", next.name, next.version, next.digest);
+    let writer = vec![(STATE_WRITER_KEY.to_owned(), Some(label.into_bytes()))];
+    state::apply(conn, &key, &next.name, writer).await?;
     Ok(position)
 }
 

@@ -1,6 +1,6 @@
 //! The exchange of a recipe: code, state and history move together, and never under a running step.
 
-use reef_store::{RecipeState, RecipeUse, StoreError, UseReason};
+use reef_store::{RecipeState, RecipeUse, STATE_WRITER_KEY, StoreError, UseReason};
 
 use crate::fixture::{Fixture, NOW_MS, name, skipped, step, tenant};
 
@@ -49,14 +49,18 @@ async fn an_exchange_keeps_what_it_replaces_and_leaves_the_host_s_keys_alone() {
         exchange(&fixture, using('2', "0.2.0", UseReason::Upload), Some(state(&[("c", b"3")]))).await.expect("in use"),
         2
     );
-    assert_eq!(stored(&fixture).await, state(&[("c", b"3"), ("reef.critic", &[9])]));
+    let written = |version: &str, digest: &str| format!("sao@{version}#sha256:{}", digest.repeat(64)).into_bytes();
+    let second = written("0.2.0", "2");
+    assert_eq!(stored(&fixture).await, state(&[("c", b"3"), ("reef.critic", &[9]), (STATE_WRITER_KEY, &second)]));
     let kept = fixture.store.replaced_state(&tenant(), &name(), 2).await.expect("read").expect("there");
     assert_eq!(kept, ("sao".to_owned(), first.clone()));
     assert_eq!(
         exchange(&fixture, using('1', "0.1.0", UseReason::Rollback), Some(first.clone())).await.expect("back"),
         3
     );
-    assert_eq!(stored(&fixture).await, state(&[("a", b"1"), ("b", b"2"), ("reef.critic", &[9])]));
+    let back = written("0.1.0", "1");
+    let restored = state(&[("a", b"1"), ("b", b"2"), ("reef.critic", &[9]), (STATE_WRITER_KEY, &back)]);
+    assert_eq!(stored(&fixture).await, restored);
     let uses = fixture.store.recipe_uses(&tenant(), &name(), 10).await.expect("history");
     let told: Vec<_> = uses.iter().map(|row| (row.position, row.version.as_str(), row.reason)).collect();
     assert_eq!(
