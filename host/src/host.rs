@@ -165,7 +165,7 @@ async fn build(config: &Config, auth: Arc<Auth>) -> Result<Built, StartError> {
     let grants = config.recipes.grants.clone().unwrap_or_else(Grants::all);
     let recipes = Recipes::new(sandbox.clone(), grants, (store.clone(), config.data.clone()), recipe.clone());
     let exchange =
-        Exchange { recipes, store: store.clone(), recipe_config: config.recipes.config.clone().into_iter().collect() };
+        Exchange { recipes, store: store.clone(), recipe_config: Arc::new(config.recipes.config.clone().into_iter().collect()) };
     let workshop =
         recipe.as_ref().map(|recipe| workshop(config, &scenarios, &engine, (recipe, exchange.clone()))).transpose()?;
     let receipts = Receipts::default();
@@ -246,7 +246,7 @@ fn workshop(
     engine: &Engine,
     (recipe, exchange): (&Recipe, Exchange),
 ) -> Result<Workshop, StartError> {
-    let recipe_config = exchange.recipe_config.clone();
+    let recipe_config = exchange.recipe_config.as_ref().clone();
     recipe
         .manifest()
         .check_config(&recipe_config)

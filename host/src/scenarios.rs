@@ -66,6 +66,8 @@ pub struct InUse {
     pub recipe: Recipe,
     /// Which use of the scenario's history it is; 0 = the server's recipe, never exchanged.
     pub position: u32,
+    /// The operator's values for recipes' keys; the scenario's own go over them.
+    pub config: Arc<serde_json::Map<String, serde_json::Value>>,
 }
 
 /// One scenario in service.

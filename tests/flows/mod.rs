@@ -1,8 +1,11 @@
 //! What several parts do together: learn, roll back, survive, be traced.
 
 mod crash;
+mod exchange;
 mod faults;
+mod hooks;
 mod learn;
+mod own_loss;
 mod replay;
 mod swap;
 mod trace;

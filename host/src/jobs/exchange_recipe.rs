@@ -7,13 +7,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use reef_sandbox::{Blame, Call, Choice, Context, Fault, PoolSample, Recipe, Selection};
+use reef_sandbox::{Blame, Call, Choice, Fault, PoolSample, Recipe, Selection};
 use reef_store::{RecipeState, RecipeUse, RecordedStep, STATE_WRITER_KEY, Store, StoreError, UseReason};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::learn_scenario::chosen;
-use super::run_step::{context, guest_state};
+use super::run_step::{context, context_outside, guest_state};
 use crate::clock::now_ms;
 use crate::recipes::{RecipeError, Recipes};
 use crate::scenarios::{InUse, Scenario};
@@ -31,7 +31,7 @@ pub struct Exchange {
     /// The truth.
     pub store: Store,
     /// The operator's values for recipes' keys.
-    pub recipe_config: Map<String, Value>,
+    pub recipe_config: Arc<Map<String, Value>>,
 }
 
 /// One recorded selection under both recipes.
@@ -122,9 +122,9 @@ impl Exchange {
         let settled = match self.store.recipe_use(tenant, name).await? {
             // A start is the server's own recipe, whichever it is now.
             Some(last) if last.reason != UseReason::Start => {
-                Some(InUse { recipe: self.recipes.by_digest(&last.digest).await?, position: last.position })
+                Some(self.in_use(self.recipes.by_digest(&last.digest).await?, last.position))
             }
-            _ => self.recipes.default_recipe().map(|recipe| InUse { recipe: recipe.clone(), position: 0 }),
+            _ => self.recipes.default_recipe().map(|recipe| self.in_use(recipe.clone(), 0)),
         };
         if let Some(settled) = settled {
             scenario.use_recipe(settled);
@@ -156,15 +156,19 @@ impl Exchange {
         tokio::time::timeout(STEP_WAIT, scenario.learning.lock()).await.map_err(|_| ExchangeError::Busy)
     }
 
+    fn in_use(&self, recipe: Recipe, position: u32) -> InUse {
+        InUse { recipe, position, config: Arc::clone(&self.recipe_config) }
+    }
+
     fn config(&self, scenario: &Scenario) -> Map<String, Value> {
-        let mut config = self.recipe_config.clone();
+        let mut config = self.recipe_config.as_ref().clone();
         config.extend(scenario.settings().recipe_config);
         config
     }
 
     /// A selection from an empty pool: the cheapest call that runs the recipe's own code.
     async fn smoke(&self, scenario: &Scenario, recipe: &Recipe) -> Result<(), ExchangeError> {
-        let call = Call { config: self.config(scenario), ..Call::new(nowhere(scenario)) };
+        let call = Call { config: self.config(scenario), ..Call::new(context_outside(scenario)) };
         match recipe.select_samples(call).await.result {
             Err(fault) if fault.blame() != Blame::Host => {
                 Err(ExchangeError::Failed { place: "on an empty pool".to_owned(), fault })
@@ -244,7 +248,7 @@ impl Exchange {
         }
         let (tenant, name) = &scenario.key;
         let state = guest_state(self.store.recipe_state(tenant, name, &next.manifest().name).await?);
-        let call = Call { state, ..Call::new(nowhere(scenario)) };
+        let call = Call { state, ..Call::new(context_outside(scenario)) };
         match next.migrate(call, version).await.result {
             Ok(state) => Ok((Some(state), true)),
             Err(fault) => Err(ExchangeError::Failed { place: format!("to migrate the state of {version}"), fault }),
@@ -285,7 +289,7 @@ impl Exchange {
         let replaced =
             scenario.recipe().map_or_else(|| manifest.name.clone(), |now| now.recipe.manifest().name.clone());
         next.position = self.store.exchange_recipe(tenant, name, next.clone(), (&replaced, state)).await?;
-        scenario.use_recipe(InUse { recipe: recipe.clone(), position: next.position });
+        scenario.use_recipe(self.in_use(recipe.clone(), next.position));
         metrics::counter!("reef_recipe_exchanges_total").increment(1);
         tracing::info!(scenario = %name, recipe = %recipe.label(), ?reason, "recipe.exchanged");
         scenario.changed.notify_one();
@@ -320,19 +324,6 @@ fn before(uses: &[RecipeUse], default: Option<&str>) -> Option<(u32, String)> {
 /// The version in `name@version#sha256:…`.
 fn version(label: &str) -> Option<&str> {
     label.split_once('@')?.1.split_once('#').map(|(version, _)| version)
-}
-
-/// The context of a call that belongs to no step.
-fn nowhere(scenario: &Scenario) -> Context {
-    Context {
-        tenant: scenario.key.0.to_string(),
-        scenario: scenario.key.1.to_string(),
-        step: 0,
-        now_ms: now_ms(),
-        seed: 0,
-        head: scenario.served().release.release_id.to_string(),
-        max_staleness: scenario.settings().max_staleness,
-    }
 }
 
 fn told(selection: &Selection) -> String {

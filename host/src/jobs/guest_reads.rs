@@ -59,7 +59,7 @@ impl Records for StoredRecords {
 }
 
 /// The conversation of a recorded request; parts that are no text are left out.
-fn messages(request: &Value) -> Vec<Message> {
+pub fn messages(request: &Value) -> Vec<Message> {
     let text = |content: &Value| match content {
         Value::String(text) => text.clone(),
         Value::Array(parts) => parts.iter().filter_map(|part| part["text"].as_str()).collect(),

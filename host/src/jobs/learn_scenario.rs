@@ -14,6 +14,7 @@ use tracing::Instrument;
 use super::exchange_recipe::ExchangeError;
 use super::guest_reads::StoredRecords;
 use super::held_out::{HeldOut, ScoreCache};
+use super::ingest_live::ingest_live;
 use super::run_step::{
     Ended, StepError, Work, Workshop, context, guest_state, recipe_config, recorded_state, run_step,
 };
@@ -123,6 +124,14 @@ impl Learner {
                 None => self.inputs().await?,
             };
             return self.run((step, inputs), samples, (held_out, cache)).await;
+        }
+        match ingest_live(&self.workshop, &self.scenario).await? {
+            None => {}
+            Some(Ok(())) => return Ok(Turn::Again),
+            Some(Err(fault)) => {
+                self.fault(&fault).await?;
+                return Ok(Turn::Rest(self.failed(fault.to_string())));
+            }
         }
         let Some(((step, inputs), samples)) = self.select(&held_out).await? else {
             return Ok(if self.quarantine.blocked(now_ms()).is_some() { Turn::Again } else { Turn::Wait });

@@ -5,6 +5,7 @@ pub mod environment;
 pub mod exchange_recipe;
 pub mod guest_reads;
 pub mod held_out;
+pub mod ingest_live;
 pub mod learn_scenario;
 pub mod replay_step;
 pub mod rerun;

@@ -24,6 +24,7 @@ use super::guest_reads::{EngineTokens, StoredRecords};
 use super::held_out::{Binding, HeldOut, Measured, ScoreCache, StepModels};
 use super::trainer_thread::{Abort, Files, Start, StepTraining, TrainerThread};
 use super::transcript::{Recorder, Recording, content_of};
+use crate::clock::now_ms;
 use crate::scenarios::{Scenario, ScenarioError, Scenarios, Served};
 use crate::telemetry;
 
@@ -460,6 +461,19 @@ pub fn context(scenario: &Scenario, step: &Step) -> Context {
 /// Key and value of a state bucket as they are recorded, and back.
 pub fn recorded_state(state: BTreeMap<String, Vec<u8>>) -> reef_store::RecordedState {
     state.into_iter().map(|(key, value)| (key, Bytes(value))).collect()
+}
+
+/// The context of a call that belongs to no step.
+pub fn context_outside(scenario: &Scenario) -> Context {
+    Context {
+        tenant: scenario.key.0.to_string(),
+        scenario: scenario.key.1.to_string(),
+        step: 0,
+        now_ms: now_ms(),
+        seed: 0,
+        head: scenario.served().release.release_id.to_string(),
+        max_staleness: scenario.settings().max_staleness,
+    }
 }
 
 /// The scenario's values over the operator's.

@@ -1,5 +1,5 @@
-//! Key-value state of a recipe in a scenario. It is written only together with the step that produced it
-//! (`steps.rs`), so that a recipe never remembers a step that did not happen.
+//! Key-value state of a recipe in a scenario. What a step writes is written together with it (`steps.rs`), so that a
+//! recipe never remembers a step that did not happen; what a recipe learns from live exchanges is written by itself.
 
 use std::collections::BTreeMap;
 
@@ -35,6 +35,21 @@ impl Store {
         let query = sqlx::query_as(sql).bind(t.as_str()).bind(s.as_str()).bind(recipe);
         let rows: Vec<(String, Vec<u8>)> = self.told(query.fetch_all(&mut *conn).await.map_err(Fault::Sql))?;
         Ok(rows.into_iter().collect())
+    }
+}
+
+impl Store {
+    /// Writes state outside of a step: all of it or none.
+    pub async fn write_recipe_state(
+        &self,
+        t: &TenantId,
+        s: &ScenarioName,
+        recipe: &str,
+        writes: Vec<(String, Option<Vec<u8>>)>,
+    ) -> Result<(), StoreError> {
+        self.told(check(recipe, &writes))?;
+        let (key, recipe) = (Key::of(t, s), recipe.to_owned());
+        self.write(size(&writes), move |conn| Box::pin(async move { apply(conn, &key, &recipe, writes).await })).await
     }
 }
 

@@ -138,6 +138,9 @@ impl Exchange {
         let (tenant, name) = &self.scenario.key;
         let stored = self.store.append_inference(tenant, name, record).instrument(span).await;
         self.in_flight.settle();
+        if self.scenario.recipe().is_some_and(|now| now.recipe.exports().live) {
+            self.scenario.wake.notify_one();
+        }
         stored.map(drop).map_err(ApiError::from)
     }
 

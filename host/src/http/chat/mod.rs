@@ -6,6 +6,7 @@ mod answer;
 mod exchange;
 mod request;
 mod resolve;
+mod transform;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -63,12 +64,17 @@ pub async fn chat_completions(
     Ok(answer(&serving, caller, body).await?)
 }
 
-async fn answer(serving: &Serving, caller: Caller, body: serde_json::Map<String, Value>) -> Result<Response, ApiError> {
+async fn answer(
+    serving: &Serving,
+    caller: Caller,
+    mut body: serde_json::Map<String, Value>,
+) -> Result<Response, ApiError> {
     let arrived = Instant::now();
     let created_at_ms = now_ms();
     let receipt = RecordId::fresh();
-    let request = ChatRequest::parse(&body, fresh_seed(&receipt))?;
+    let mut request = ChatRequest::parse(&body, fresh_seed(&receipt))?;
     let (scenario, served) = resolve::resolve(serving, &caller, &request.model).await?;
+    transform::transform(&scenario, &caller, &mut request, &mut body).await;
     let span = tracing::info_span!(
         "inference",
         scenario = %scenario.key.1,

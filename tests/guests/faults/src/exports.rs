@@ -9,6 +9,8 @@ use crate::fault::{FORGED, Fault};
 
 /// State key and tag that name a fault.
 const FAULT: &str = "fault";
+/// Tag of requests whose answers are judged.
+const JUDGE: &str = "judge";
 
 fn tagged(tags: &[(String, String)]) -> Result<Option<Fault>> {
     match tags.iter().find(|(name, _)| name == FAULT) {
@@ -36,7 +38,8 @@ impl Migration for Faults {
     }
 }
 
-/// Scores every answer with its tokens per prompt token, and counts the exchanges in the state.
+/// Scores answers whose request has the tag `judge` with their tokens per prompt token, and counts all exchanges in
+/// the state.
 impl Live for Faults {
     fn ingest(_: &Context, exchanges: &[Exchange]) -> Result<Vec<Judgement>> {
         let mut judgements = Vec::new();
@@ -46,7 +49,10 @@ impl Live for Faults {
                 Some(Fault::Lie) => judgements.push(Judgement::new("no-such-record", score)),
                 Some(Fault::Nan) => judgements.push(Judgement::new(exchange.id.as_str(), f64::NAN)),
                 Some(other) => other.happen(&Samples::default())?,
-                None => judgements.push(Judgement::new(exchange.id.as_str(), score)),
+                None if exchange.tags.iter().any(|(name, _)| name == JUDGE) => {
+                    judgements.push(Judgement::new(exchange.id.as_str(), score));
+                }
+                None => {}
             }
         }
         let seen: u32 = state::get("ingested")?.unwrap_or(0);

@@ -78,7 +78,7 @@ fn request(tags: &[(&str, &str)]) -> Request {
 #[test]
 fn the_optional_exports_behave_unless_told_otherwise() {
     let mut host = host("none", "propose");
-    let judged = host.ingest::<Faults>(&[exchange(&[])]).expect("judges");
+    let judged = host.ingest::<Faults>(&[exchange(&[("judge", "yes")])]).expect("judges");
     assert_eq!((judged.len(), judged[0].score), (1, 0.5));
     assert_eq!(host.state["ingested"], 1u32.to_le_bytes());
     host.migrate::<Faults>("0.0.1").expect("migrates");

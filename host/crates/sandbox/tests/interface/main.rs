@@ -34,7 +34,8 @@ fn digest(version: &Path) -> String {
 /// Released versions and their digests.
 fn frozen() -> BTreeMap<String, String> {
     let text = std::fs::read_to_string(folder().join("frozen.txt")).expect("the list of released versions");
-    let pair = |line: &str| line.split_once(' ').map(|(version, digest)| (version.to_owned(), digest.trim().to_owned()));
+    let pair =
+        |line: &str| line.split_once(' ').map(|(version, digest)| (version.to_owned(), digest.trim().to_owned()));
     text.lines().filter(|line| !line.starts_with('#')).filter_map(pair).collect()
 }
 
