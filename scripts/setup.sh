@@ -2,7 +2,7 @@
 # Installs what Reef needs and is missing, under .deps/ of this checkout: the
 # wasm32-wasip2 target, libtorch 2.13.0 (CPU) and the default model. Safe to run
 # again: finished parts are recognised and skipped, broken downloads resume.
-# With --tests also what only the tests use: published Python clients and git-lfs.
+# With --tests also what only the tests use: published Python clients, git-lfs and a registry server.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 deps="$PWD/.deps"
@@ -117,6 +117,18 @@ if [ "${1:-}" = "--tests" ]; then
     [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || fail "git-lfs is not installed; install it (Debian: apt-get install git-lfs)"
     say "installing git-lfs (Debian package, 15 MB)"
     { apt-get update -q && apt-get install -q -y git-lfs; } >"$downloads/apt.log" 2>&1 || fail "git-lfs cannot be installed; see $downloads/apt.log"
+  fi
+  if ! command -v docker-registry >/dev/null && [ ! -x "$deps/docker-registry/usr/bin/docker-registry" ]; then
+    command -v apt-get >/dev/null && command -v dpkg >/dev/null \
+      || fail "docker-registry is not installed; install it (Debian: apt-get install docker-registry)"
+    say "unpacking docker-registry (Debian package, 5 MB)"
+    rm -rf "$deps/docker-registry.part" "$downloads"/docker-registry_*.deb
+    {
+      { [ "$(id -u)" != 0 ] || apt-get update -q; } && (cd "$downloads" && apt-get download -q docker-registry) \
+        && dpkg -x "$downloads"/docker-registry_*.deb "$deps/docker-registry.part"
+    } >"$downloads/apt.log" 2>&1 || fail "docker-registry cannot be fetched; see $downloads/apt.log, or install it"
+    rm -rf "$deps/docker-registry" "$downloads"/docker-registry_*.deb
+    mv "$deps/docker-registry.part" "$deps/docker-registry"
   fi
 fi
 

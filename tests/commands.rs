@@ -3,7 +3,7 @@
 
 use std::process::{Command, Output};
 
-use crate::support::{faults, model, reef, root, sao};
+use crate::support::{faults, model, reef, root, sao, target};
 
 fn refused(arguments: &[&str], code: i32, told: &[&str]) {
     let output = reef().args(arguments).output().expect("reef runs");
@@ -146,11 +146,46 @@ fn a_replay_or_backtest_of_what_is_not_there_is_told_and_makes_nothing() {
     refused(&[&backtest[..], &["--scenario", "s", "--set", "lr"]].concat(), 2, &["--set lr", "key=value"]);
 }
 
+/// Built by `make guests` and `make languages`.
+#[test]
+fn a_recipe_in_every_language_passes_check_and_test() {
+    for (place, command) in [
+        ("wasm32-wasip2/recipe/examples/best_of.wasm", "make guests"),
+        ("languages/best-of-c.wasm", "make languages"),
+        ("languages/best-of-js.wasm", "make languages"),
+        ("languages/best-of-python.wasm", "make languages"),
+    ] {
+        let path = target().join(place);
+        assert!(path.exists(), "{} is missing; run '{command}'", path.display());
+        for arguments in [&["check"][..], &["test", "--steps", "2", "--samples", "8"][..]] {
+            let output = reef().arg("recipe").args(arguments).arg(&path).arg("--json").output().unwrap();
+            let told = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(0), "{place}: {arguments:?}: {told}");
+            let shown: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+            assert!(shown["recipe"].as_str().unwrap().starts_with("best-of@0.1.0#sha256:"), "{shown}");
+        }
+    }
+}
+
 #[test]
 fn every_command_has_help_with_an_example() {
-    for command in
-        ["serve", "demo", "bench", "status", "release list", "release show", "step show", "recipe inspect", "recipe backtest", "replay"]
-    {
+    for command in [
+        "serve",
+        "demo",
+        "bench",
+        "status",
+        "release list",
+        "release show",
+        "step show",
+        "recipe inspect",
+        "recipe backtest",
+        "recipe publish",
+        "recipe pull",
+        "recipe list",
+        "recipe sign",
+        "recipe verify",
+        "replay",
+    ] {
         let output = reef().args(command.split(' ')).arg("--help").output().unwrap();
         let help = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success() && help.contains("Example"), "{command:?}: {help}");

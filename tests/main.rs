@@ -13,6 +13,8 @@ mod golden;
 #[cfg(test)]
 mod http;
 #[cfg(test)]
+mod registry;
+#[cfg(test)]
 mod support;
 #[cfg(test)]
 mod tidy;

@@ -87,9 +87,9 @@ impl Recipes {
     fn remember(&self, recipe: &Recipe) {
         let mut loaded = self.0.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         loaded.insert(recipe.digest().to_owned(), recipe.clone());
-        if loaded.values().filter(|recipe| recipe.idle()).count() > IDLE_MAX {
+        if loaded.values().filter(|recipe| recipe.is_idle()).count() > IDLE_MAX {
             let kept = recipe.digest();
-            loaded.retain(|digest, recipe| digest == kept || !recipe.idle());
+            loaded.retain(|digest, recipe| digest == kept || !recipe.is_idle());
         }
     }
 }

@@ -47,7 +47,8 @@ pub fn faults() -> PathBuf {
     component("reef_guest_faults.wasm")
 }
 
-fn target() -> PathBuf {
+/// The build folder.
+pub fn target() -> PathBuf {
     let binary = std::env::current_exe().expect("the test binary has a path");
     binary.ancestors().nth(3).expect("target/debug/deps/reef").to_path_buf()
 }

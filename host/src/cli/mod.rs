@@ -3,6 +3,7 @@
 
 pub mod backtest;
 pub mod recipe;
+pub mod registry;
 pub mod release;
 pub mod replay;
 

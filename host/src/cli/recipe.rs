@@ -6,6 +6,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 
 use super::backtest::{self, BacktestArgs, values};
+use super::registry::{self, RegistryCommand};
 use super::release::table;
 use super::{Remote, show};
 use crate::client::Client;
@@ -17,7 +18,7 @@ use crate::lab::project::{self, Language};
 use crate::lab::trial::{self, Trial, TrialStep};
 
 /// Bytes of memory of a guest with an interpreter; small guests need less and get the same here.
-const MEMORY_BYTES: u64 = 256 << 20;
+pub(super) const MEMORY_BYTES: u64 = 256 << 20;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum RecipeCommand {
@@ -91,6 +92,8 @@ pub(super) enum RecipeCommand {
         #[command(flatten)]
         remote: Remote,
     },
+    #[command(flatten)]
+    Registry(RegistryCommand),
 }
 
 #[derive(Debug, Args)]
@@ -125,6 +128,7 @@ pub(super) async fn run(command: RecipeCommand) -> Result<(), StartError> {
         RecipeCommand::Test { what, samples, steps, seed } => run_trial(what, (samples, steps, seed)).await,
         RecipeCommand::Inspect { path } => inspect(path).await,
         RecipeCommand::Backtest(args) => backtest::run(args).await,
+        RecipeCommand::Registry(command) => registry::run(command).await,
         RecipeCommand::Use { path, scenario, remote } => {
             let bytes = std::fs::read(&path)
                 .map_err(|error| StartError::Recipe(format!("{} cannot be read: {error}", path.display())))?;

@@ -13,7 +13,7 @@ mod interval;
 mod lesson;
 mod page;
 mod progress;
-mod random;
+pub(crate) mod random;
 #[cfg(test)]
 mod run_tests;
 mod scenario;

@@ -175,7 +175,7 @@ impl Replay {
             Ok(selection) => {
                 let named = |(handle, reason): &(u32, String)| id(handle).map(|id| (id, reason.clone()));
                 let retired: Vec<_> = selection.retire.iter().filter_map(named).collect();
-                (chosen(selection).map(|handles| handles.iter().filter_map(id).collect()), retired)
+                (chosen(selection).map(|handles| handles.iter().filter_map(id).collect::<Vec<RecordId>>()), retired)
             }
             Err(fault) => (Err(fault.to_string()), Vec::new()),
         };

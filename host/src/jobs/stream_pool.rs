@@ -191,7 +191,8 @@ mod tests {
     }
 
     fn sample(name: &str, record: &str, by: u32) -> Sample {
-        let trajectory = Trajectory { tokens: vec![1, 2], prompt_length: 1, mask: vec![1], logprobs: vec![-0.5] };
+        let trajectory =
+            Trajectory { tokens: vec![1, 2], prompt_length: 1, mask: vec![1], logprobs: vec![-0.5], turns: Vec::new() };
         Sample {
             report: id(name),
             records: vec![id(record)],

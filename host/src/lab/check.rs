@@ -115,7 +115,9 @@ async fn selecting(
 
 /// Everything that a call decides and costs, in one comparable value.
 async fn decided(recipe: &Recipe, function: &str, config: &Map<String, Value>) -> Value {
-    let samples = pool(5, SAMPLES);
+    // A batch is what a selection would choose; scores that are absent are for the selection to sort out.
+    let scored = |pooled: &&PoolSample| function == "select-samples" || pooled.sample.score.is_some();
+    let samples: Arc<Vec<PoolSample>> = Arc::new(pool(5, SAMPLES).iter().filter(scored).cloned().collect());
     let call = call(1, 7, &samples, config);
     let told = |fault: Fault| json!({ "fault": fault.to_string() });
     let (answer, report, state, metrics) = match function {

@@ -12,7 +12,7 @@ use ed25519_dalek::{SigningKey, VerifyingKey};
 
 use crate::digest::{hex, unhex};
 use crate::error::{disk, shown};
-use crate::files::{PlainFile, sync_folder};
+use crate::files::{PlainFile, damaged, sync_folder};
 use crate::{Digest, RegistryError};
 
 /// Bytes of a key file.
@@ -176,10 +176,6 @@ fn unframed<'a>(kind: &str, text: &'a str) -> Option<&'a str> {
     }
     let inner = text.strip_prefix(&format!("-----BEGIN {kind}-----"))?;
     Some(inner.strip_suffix(&format!("-----END {kind}-----"))?.trim())
-}
-
-fn damaged(path: &Path, problem: &str) -> RegistryError {
-    RegistryError::Local { path: path.to_path_buf(), problem: problem.to_owned() }
 }
 
 #[cfg(test)]

@@ -131,22 +131,21 @@ fn start(what: &str, error: impl fmt::Display) -> SandboxError {
     SandboxError::Start(format!("{what}: {error:#}"))
 }
 
-/// The engine with a pool of instances, or without one where the machine does not allow it.
+/// The engine with a pool of instances, or without one where the machine or the operator does not allow it.
 fn engine(config: &SandboxConfig) -> Result<(Engine, bool), SandboxError> {
     let mut settings = settings();
-    settings.allocation_strategy(InstanceAllocationStrategy::Pooling(pool(config)));
-    match Engine::new(&settings) {
-        Ok(engine) => Ok((engine, true)),
-        Err(error) => {
-            tracing::warn!(
+    if config.pooling {
+        settings.allocation_strategy(InstanceAllocationStrategy::Pooling(pool(config)));
+        match Engine::new(&settings) {
+            Ok(engine) => return Ok((engine, true)),
+            Err(error) => tracing::warn!(
                 "the sandbox has no pool of instances and makes each one afresh, which is slower: {error:#}"
-            );
-            settings.allocation_strategy(InstanceAllocationStrategy::OnDemand);
-            Engine::new(&settings)
-                .map(|engine| (engine, false))
-                .map_err(|error| start("wasmtime refuses its settings", error))
+            ),
         }
     }
+    settings.allocation_strategy(InstanceAllocationStrategy::OnDemand);
+    let engine = Engine::new(&settings).map_err(|error| start("wasmtime refuses its settings", error))?;
+    Ok((engine, false))
 }
 
 /// What decides about compiled code; the process that compiles uses the same, without the pool.

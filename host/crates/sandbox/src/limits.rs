@@ -32,6 +32,8 @@ pub struct SandboxConfig {
     pub calls_tenant_max: u32,
     /// Calls of one tenant that may wait; more are refused as overloaded.
     pub calls_waiting_max: u32,
+    /// Takes instances from a pool where the machine allows one; off, every call makes its own, which is slower.
+    pub pooling: bool,
     /// Bytes of all memories and tables of a call together.
     pub memory_bytes_max: u64,
     /// Fuel of `describe` and `select-samples`; about one unit per WASM operator.
@@ -89,6 +91,7 @@ impl Default for SandboxConfig {
             calls_concurrent_max: 16,
             calls_tenant_max: 4,
             calls_waiting_max: 32,
+            pooling: true,
             memory_bytes_max: 64 * MIB,
             fuel_select: 500_000_000,
             fuel_propose: 2_000_000_000,

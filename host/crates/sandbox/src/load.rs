@@ -66,6 +66,11 @@ impl Recipe {
         &self.0.manifest
     }
 
+    /// True while nobody else holds this recipe.
+    pub fn is_idle(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
+    }
+
     /// SHA-256 of the component, 64 hex digits.
     pub fn digest(&self) -> &str {
         &self.0.digest

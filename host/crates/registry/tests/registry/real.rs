@@ -1,13 +1,13 @@
 //! The same client against a real registry, and against the tools that others use with it.
 
 use std::fs;
+use std::process::Command;
 
-use oci_client::client::{ClientConfig, ClientProtocol};
-use oci_client::secrets::RegistryAuth;
 use reef_registry::{
-    COMPONENT_TYPE, CONFIG_TYPE, Digest, PrivateKey, Publication, Reference, RegistryConfig, RegistryError,
-    VERSION_ANNOTATION, sign,
+    Blob, COMPONENT_TYPE, CONFIG_TYPE, Digest, MANIFEST_TYPE, PrivateKey, Publication, Reference, RegistryConfig,
+    RegistryError, VERSION_ANNOTATION, sign,
 };
+use serde_json::{Value, json};
 
 use crate::server::{Pair, Server};
 use crate::site::{client, component, config};
@@ -101,21 +101,61 @@ async fn over_tls_only_certificates_that_are_trusted_count() {
     assert_eq!(client.pull(&name).await.expect("pulled").manifest_digest, published.manifest_digest);
 }
 
+/// The distribution protocol as its text says it, spoken by curl: what it answers, as bytes.
+fn curl(arguments: &[&str], address: &str) -> Vec<u8> {
+    let run = Command::new("curl").args(["--silent", "--show-error", "--fail"]).args(arguments).arg(address).output();
+    let output = run.expect("curl runs; scripts/setup.sh needs it too");
+    assert!(output.status.success(), "{arguments:?} {address}: {}", String::from_utf8_lossy(&output.stderr));
+    output.stdout
+}
+
+/// Uploads a blob by curl.
+fn curl_blob(repository: &str, bytes: &[u8]) -> Blob {
+    let blob = Blob::of(bytes);
+    let head = curl(&["--request", "POST", "--dump-header", "-"], &format!("{repository}/blobs/uploads/"));
+    let head = String::from_utf8(head).expect("headers");
+    let location = head.lines().find_map(|line| line.strip_prefix("Location: ")).expect("an upload").trim();
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    fs::write(file.path(), bytes).expect("written");
+    let data = format!("@{}", file.path().display());
+    let media_type = "content-type: application/octet-stream";
+    let put = ["--request", "PUT", "--header", media_type, "--data-binary", &data];
+    curl(&put, &format!("{location}&digest={}", blob.digest));
+    blob
+}
+
 #[tokio::test]
 async fn other_tools_read_what_is_published_and_publish_what_can_be_read() {
     let server = Server::start(None).await;
     let (ours, name) = (client(config()), at(&server, "team/sao:1.0.0"));
-    let theirs = oci_client::Client::new(ClientConfig { protocol: ClientProtocol::Http, ..ClientConfig::default() });
     let published = ours.publish(&name, &component(), &publication()).await.expect("published");
-    let image = name.to_string().parse().expect("their reference");
-    let data = theirs.pull(&image, &RegistryAuth::Anonymous, vec![COMPONENT_TYPE]).await.expect("pulled by oci-client");
-    assert_eq!(data.layers[0].data, component());
-    assert_eq!(data.config.media_type, CONFIG_TYPE);
-    assert_eq!(data.digest.expect("a digest"), published.manifest_digest.to_string());
+    let repository = format!("http://{}/v2/team/sao", server.host);
+    let accept = format!("accept: {MANIFEST_TYPE}");
+    let manifest = curl(&["--header", &accept], &format!("{repository}/manifests/1.0.0"));
+    assert_eq!(Digest::of(&manifest), published.manifest_digest);
+    let manifest: Value = serde_json::from_slice(&manifest).expect("JSON");
+    assert_eq!((&manifest["schemaVersion"], &manifest["mediaType"]), (&json!(2), &json!(MANIFEST_TYPE)));
+    assert_eq!(manifest["config"]["mediaType"], CONFIG_TYPE);
+    let [layer] = manifest["layers"].as_array().expect("layers").as_slice() else { panic!("one layer") };
+    assert_eq!((&layer["mediaType"], &layer["size"]), (&json!(COMPONENT_TYPE), &json!(component().len())));
+    let blob = |blob: &Value| curl(&[], &format!("{repository}/blobs/{}", blob["digest"].as_str().expect("a digest")));
+    assert_eq!(blob(layer), component());
+    let config = blob(&manifest["config"]);
 
-    // The config as it came serves for a second artefact of theirs: it names the same component.
-    let image = at(&server, "team/theirs:1.0.0").to_string().parse().expect("their reference");
-    theirs.push(&image, &data.layers, data.config, &RegistryAuth::Anonymous, None).await.expect("pushed by oci-client");
+    // What other tools write: no media type of its own, an artefact type, annotations of theirs, fields unknown to us.
+    let theirs = format!("http://{}/v2/team/theirs", server.host);
+    let (config, layer) = (curl_blob(&theirs, &config), curl_blob(&theirs, &component()));
+    let described = |media_type: &str, blob: &Blob| json!({"mediaType": media_type, "digest": blob.digest.to_string(), "size": blob.size, "annotations": {"a": "b"}});
+    let manifest = json!({
+        "schemaVersion": 2,
+        "artifactType": "application/vnd.example",
+        "config": described(CONFIG_TYPE, &config),
+        "layers": [described(COMPONENT_TYPE, &layer)],
+        "annotations": {"org.opencontainers.image.created": "1970-01-01T00:00:00Z"},
+    });
+    let header = format!("content-type: {MANIFEST_TYPE}");
+    let put = ["--request", "PUT", "--header", &header, "--data-binary", &manifest.to_string()];
+    curl(&put, &format!("{theirs}/manifests/1.0.0"));
     let pulled = ours.pull(&at(&server, "team/theirs:1.0.0")).await.expect("pulled");
     assert_eq!(pulled.bytes, component());
     assert_eq!(pulled.manifest.annotations.get(VERSION_ANNOTATION), None);

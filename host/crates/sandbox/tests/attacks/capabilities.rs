@@ -12,12 +12,13 @@ use crate::guest::*;
 /// A trainer whose `open` takes a while.
 pub struct Slow {
     open_ms: u64,
+    derived: u32,
     dropped: Arc<AtomicBool>,
 }
 
 impl Slow {
     pub fn taking(open_ms: u64) -> Option<Box<dyn Training>> {
-        Some(Box::new(Self { open_ms, dropped: Arc::default() }))
+        Some(Box::new(Self { open_ms, derived: 0, dropped: Arc::default() }))
     }
 }
 
@@ -36,7 +37,8 @@ impl Training for Slow {
         Ok(vec![])
     }
     fn derive(&mut self, _: u32, _: Option<Vec<u32>>, _: Option<Vec<u32>>) -> Result<u32, TrainingError> {
-        Ok(100)
+        self.derived += 1;
+        Ok(99 + self.derived)
     }
     fn train(&mut self, _: u32, _: &[u32], _: Vec<Term>, _: Optimizer) -> Result<BTreeMap<String, f64>, TrainingError> {
         Ok(BTreeMap::new())
@@ -79,53 +81,62 @@ fn opening(then: &str) -> Guest {
 /// select-samples, a million host calls → HostLimit(experience) soon after twice the budget, 5 s.
 #[tokio::test]
 async fn a_flood_of_host_calls_is_cut_off() {
-    let sandbox = sandbox(small());
-    let guest = Guest::good().importing("experience", "scores", "(param i32 i32 i32)");
-    let flood = "(loop $again (call $scores (i32.const 0) (i32.const 0) (i32.const 64)) (br $again)) unreachable";
-    let recipe = load(&sandbox, Guest { select: flood.into(), ..guest }).await.expect("loads");
-    let outcome = within(5_000, recipe.select_samples(call())).await;
-    assert_eq!(kind(&outcome), FaultKind::HostLimit(Capability::Experience));
-    assert!(outcome.report.host_calls["experience"] > 2 * small().host_calls_max);
-    still_works(&sandbox).await;
+    for_each_sandbox(async || {
+        let sandbox = sandbox(small());
+        let guest = Guest::good().importing("experience", "scores", "(param i32 i32 i32)");
+        let flood = "(loop $again (call $scores (i32.const 0) (i32.const 0) (i32.const 64)) (br $again)) unreachable";
+        let recipe = load(&sandbox, Guest { select: flood.into(), ..guest }).await.expect("loads");
+        let outcome = within(5_000, recipe.select_samples(call())).await;
+        assert_eq!(kind(&outcome), FaultKind::HostLimit(Capability::Experience));
+        assert!(outcome.report.host_calls["experience"] > 2 * small().host_calls_max);
+        still_works(&sandbox).await;
+    })
+    .await;
 }
 
 /// select-samples, a forged sample in a column call → the typed error unknown-sample with the handle, 5 s.
 #[tokio::test]
 async fn a_forged_handle_in_a_host_call_is_a_typed_error() {
-    let sandbox = sandbox(small());
-    let mut guest = Guest::good().importing("experience", "scores", "(param i32 i32 i32)");
-    let (forged, answer) = (guest.data.words(&[99]), guest.data.train(&[0], &[]));
-    // Expects err(unknown-sample(99)) at 64 and traps on anything else.
-    guest.select = format!(
-        "(call $scores (i32.const {forged}) (i32.const 1) (i32.const 64))
+    for_each_sandbox(async || {
+        let sandbox = sandbox(small());
+        let mut guest = Guest::good().importing("experience", "scores", "(param i32 i32 i32)");
+        let (forged, answer) = (guest.data.words(&[99]), guest.data.train(&[0], &[]));
+        // Expects err(unknown-sample(99)) at 64 and traps on anything else.
+        guest.select = format!(
+            "(call $scores (i32.const {forged}) (i32.const 1) (i32.const 64))
          (if (i32.ne (i32.load8_u (i32.const 64)) (i32.const 1)) (then unreachable))
          (if (i32.ne (i32.load8_u (i32.const 68)) (i32.const 0)) (then unreachable))
          (if (i32.ne (i32.load (i32.const 72)) (i32.const 99)) (then unreachable))
          i32.const {answer}"
-    );
-    let recipe = load(&sandbox, guest).await.expect("loads");
-    assert!(within(5_000, recipe.select_samples(call())).await.result.is_ok());
+        );
+        let recipe = load(&sandbox, guest).await.expect("loads");
+        assert!(within(5_000, recipe.select_samples(call())).await.result.is_ok());
+    })
+    .await;
 }
 
 /// select-samples, 600 log lines of 1 KiB → the call succeeds, 64 KiB are kept, the rest is counted, 5 s.
 #[tokio::test]
 async fn a_huge_log_is_dropped_and_counted() {
-    let sandbox = sandbox(small());
-    let mut guest = Guest::good().importing("log", "log", "(param i32 i32 i32)");
-    let [line, length] = guest.data.text(&"x".repeat(1_024));
-    let answer = guest.data.train(&[0], &[]);
-    guest.select = format!(
-        "(local $n i32)
+    for_each_sandbox(async || {
+        let sandbox = sandbox(small());
+        let mut guest = Guest::good().importing("log", "log", "(param i32 i32 i32)");
+        let [line, length] = guest.data.text(&"x".repeat(1_024));
+        let answer = guest.data.train(&[0], &[]);
+        guest.select = format!(
+            "(local $n i32)
          (loop $again
            (call $log (i32.const 2) (i32.const {line}) (i32.const {length}))
            (local.set $n (i32.add (local.get $n) (i32.const 1)))
            (br_if $again (i32.lt_u (local.get $n) (i32.const 600))))
          i32.const {answer}"
-    );
-    let recipe = load(&sandbox, guest).await.expect("loads");
-    let outcome = within(5_000, recipe.select_samples(call())).await;
-    assert!(outcome.result.is_ok(), "{:?}", outcome.result);
-    assert_eq!(outcome.report.log_dropped_bytes, (600 - 64) * 1_024);
+        );
+        let recipe = load(&sandbox, guest).await.expect("loads");
+        let outcome = within(5_000, recipe.select_samples(call())).await;
+        assert!(outcome.result.is_ok(), "{:?}", outcome.result);
+        assert_eq!(outcome.report.log_dropped_bytes, (600 - 64) * 1_024);
+    })
+    .await;
 }
 
 fn setting(then: &str) -> Guest {
@@ -141,30 +152,37 @@ fn setting(then: &str) -> Guest {
 /// select-samples, a write of state and then an answer or a trap → the write, or nothing, 5 s each.
 #[tokio::test]
 async fn writes_of_state_are_dropped_with_the_call() {
-    let sandbox = sandbox(small());
-    let recipe = load(&sandbox, setting(&Guest::good().select)).await.expect("loads");
-    assert_eq!(within(5_000, recipe.select_samples(call())).await.state, [("k".to_owned(), Some(b"v".to_vec()))]);
-    let trapping = load(&sandbox, setting("unreachable")).await.expect("loads");
-    let outcome = within(5_000, trapping.select_samples(call())).await;
-    assert_eq!(kind(&outcome), FaultKind::Trap);
-    assert_eq!(outcome.report.host_calls["state"], 1);
+    for_each_sandbox(async || {
+        let sandbox = sandbox(small());
+        let recipe = load(&sandbox, setting(&Guest::good().select)).await.expect("loads");
+        assert_eq!(within(5_000, recipe.select_samples(call())).await.state, [("k".to_owned(), Some(b"v".to_vec()))]);
+        let trapping = load(&sandbox, setting("unreachable")).await.expect("loads");
+        let outcome = within(5_000, trapping.select_samples(call())).await;
+        assert_eq!(kind(&outcome), FaultKind::Trap);
+        assert_eq!(outcome.report.host_calls["state"], 1);
+    })
+    .await;
 }
 
 /// propose-update, a trap while a trainer is open → Trap, and the trainer comes back, 5 s.
 #[tokio::test]
 async fn the_trainer_comes_back_from_a_guest_that_traps() {
-    let sandbox = sandbox(small());
-    let recipe = load(&sandbox, opening("unreachable")).await.expect("loads");
-    let mut call = call();
-    call.training = Slow::taking(0);
-    let outcome = within(5_000, recipe.propose_update(call)).await;
-    assert_eq!(kind(&outcome), FaultKind::Trap);
-    assert!(outcome.training.is_some());
+    for_each_sandbox(async || {
+        let sandbox = sandbox(small());
+        let recipe = load(&sandbox, opening("unreachable")).await.expect("loads");
+        let mut call = call();
+        call.training = Slow::taking(0);
+        let outcome = within(5_000, recipe.propose_update(call)).await;
+        assert_eq!(kind(&outcome), FaultKind::Trap);
+        assert!(outcome.training.is_some());
+    })
+    .await;
 }
 
 /// propose-update, open then checkpoint → the candidate's handle; time in the trainer is host time, 5 s.
 #[tokio::test]
 async fn a_checkpoint_becomes_the_proposal_and_training_is_host_time() {
+    for_each_sandbox(async || {
     let sandbox = sandbox(reef_sandbox::SandboxConfig { wall_propose_ms: 100, ..small() });
     let guest = opening(
         "(call $checkpoint (i32.load (i32.const 68)) (i32.const 128)) (i32.store (i32.const 72) (i32.load (i32.const 132))) (i32.store (i32.const 68) (i32.const 0)) i32.const 64",
@@ -176,15 +194,20 @@ async fn a_checkpoint_becomes_the_proposal_and_training_is_host_time() {
     let outcome = within(5_000, recipe.propose_update(call)).await;
     assert_eq!(outcome.result.expect("proposal"), Proposal::Weights(30));
     assert!(outcome.report.host_us >= 300_000 && outcome.report.guest_us < 100_000, "{:?}", outcome.report);
+    })
+    .await;
 }
 
 /// propose-update without a trainer → MissingCapability before any guest code runs.
 #[tokio::test]
 async fn a_call_without_its_trainer_is_refused() {
-    let sandbox = sandbox(small());
-    let recipe = load(&sandbox, opening("unreachable")).await.expect("loads");
-    let outcome = recipe.propose_update(call()).await;
-    assert_eq!((kind(&outcome), outcome.report.fuel), (FaultKind::MissingCapability, 0));
+    for_each_sandbox(async || {
+        let sandbox = sandbox(small());
+        let recipe = load(&sandbox, opening("unreachable")).await.expect("loads");
+        let outcome = recipe.propose_update(call()).await;
+        assert_eq!((kind(&outcome), outcome.report.fuel), (FaultKind::MissingCapability, 0));
+    })
+    .await;
 }
 
 fn cancel_after(ms: u64) -> Cancel {
@@ -201,39 +224,49 @@ fn cancel_after(ms: u64) -> Cancel {
 /// comes back from the first.
 #[tokio::test]
 async fn cancelling_during_a_slow_host_call_ends_the_call() {
-    let sandbox = sandbox(small());
-    let recipe = load(&sandbox, opening("(loop $spin (br $spin)) unreachable")).await.expect("loads");
-    let slow = || reef_sandbox::Call { cancel: cancel_after(50), ..call() };
-    let outcome =
-        within(1_500, recipe.propose_update(reef_sandbox::Call { training: Slow::taking(200), ..slow() })).await;
-    assert_eq!(kind(&outcome), FaultKind::Cancelled);
-    assert!(outcome.training.is_some());
-    let outcome =
-        within(2_500, recipe.propose_update(reef_sandbox::Call { training: Slow::taking(5_000), ..slow() })).await;
-    assert_eq!(kind(&outcome), FaultKind::Cancelled);
-    assert!(outcome.training.is_none());
-    still_works(&sandbox).await;
+    for_each_sandbox(async || {
+        let sandbox = sandbox(small());
+        let recipe = load(&sandbox, opening("(loop $spin (br $spin)) unreachable")).await.expect("loads");
+        let slow = || reef_sandbox::Call { cancel: cancel_after(50), ..call() };
+        let outcome =
+            within(1_500, recipe.propose_update(reef_sandbox::Call { training: Slow::taking(200), ..slow() })).await;
+        assert_eq!(kind(&outcome), FaultKind::Cancelled);
+        assert!(outcome.training.is_some());
+        let outcome =
+            within(2_500, recipe.propose_update(reef_sandbox::Call { training: Slow::taking(5_000), ..slow() })).await;
+        assert_eq!(kind(&outcome), FaultKind::Cancelled);
+        assert!(outcome.training.is_none());
+        still_works(&sandbox).await;
+    })
+    .await;
 }
 
 /// select-samples, an endless loop, cancelled after 50 ms → Cancelled, 1.5 s.
 #[tokio::test]
 async fn cancelling_ends_a_guest_that_runs() {
-    let sandbox = sandbox(reef_sandbox::SandboxConfig { fuel_select: u64::MAX / 2, ..small() });
-    let recipe = load(&sandbox, Guest::doing("(loop $spin (br $spin)) unreachable")).await.expect("loads");
-    let outcome = within(1_500, recipe.select_samples(reef_sandbox::Call { cancel: cancel_after(50), ..call() })).await;
-    assert_eq!(kind(&outcome), FaultKind::Cancelled);
+    for_each_sandbox(async || {
+        let sandbox = sandbox(reef_sandbox::SandboxConfig { fuel_select: u64::MAX / 2, ..small() });
+        let recipe = load(&sandbox, Guest::doing("(loop $spin (br $spin)) unreachable")).await.expect("loads");
+        let outcome =
+            within(1_500, recipe.select_samples(reef_sandbox::Call { cancel: cancel_after(50), ..call() })).await;
+        assert_eq!(kind(&outcome), FaultKind::Cancelled);
+    })
+    .await;
 }
 
 /// propose-update, the caller goes away during a host call → the slot is free again and the trainer is dropped, 5 s.
 #[tokio::test]
 async fn a_caller_that_goes_away_leaves_nothing_behind() {
-    let sandbox = sandbox(reef_sandbox::SandboxConfig { calls_concurrent_max: 1, ..small() });
-    let recipe = load(&sandbox, opening("unreachable")).await.expect("loads");
-    let dropped = Arc::new(AtomicBool::new(false));
-    let training: Box<dyn Training> = Box::new(Slow { open_ms: 200, dropped: Arc::clone(&dropped) });
-    let gone = recipe.propose_update(reef_sandbox::Call { training: Some(training), ..call() });
-    assert!(tokio::time::timeout(Duration::from_millis(50), gone).await.is_err());
-    within(5_000, still_works(&sandbox)).await;
-    tokio::time::sleep(Duration::from_millis(400)).await;
-    assert!(dropped.load(Ordering::SeqCst));
+    for_each_sandbox(async || {
+        let sandbox = sandbox(reef_sandbox::SandboxConfig { calls_concurrent_max: 1, ..small() });
+        let recipe = load(&sandbox, opening("unreachable")).await.expect("loads");
+        let dropped = Arc::new(AtomicBool::new(false));
+        let training: Box<dyn Training> = Box::new(Slow { open_ms: 200, derived: 0, dropped: Arc::clone(&dropped) });
+        let gone = recipe.propose_update(reef_sandbox::Call { training: Some(training), ..call() });
+        assert!(tokio::time::timeout(Duration::from_millis(50), gone).await.is_err());
+        within(5_000, still_works(&sandbox)).await;
+        tokio::time::sleep(Duration::from_millis(400)).await;
+        assert!(dropped.load(Ordering::SeqCst));
+    })
+    .await;
 }

@@ -10,15 +10,13 @@ use reef_sandbox::{Call, Context, Grants, Outcome, PoolSample, Recipe, Sandbox, 
 use wit_component::{ComponentEncoder, StringEncoding, embed_component_metadata};
 use wit_parser::Resolve;
 
+pub use crate::runner::*;
+
 /// First byte of the data segment.
 pub const DATA_AT: u32 = 4_096;
 
-const CLOCKS: &str = "package wasi:clocks@0.2.0;
-interface wall-clock { record datetime { seconds: u64, nanoseconds: u32 } now: func() -> datetime; }";
-
-/// The world of recipes, and a system interface that only some guests use.
-const EXTENDED: &str = "package test:guests;
-world extended { include reef:recipe/weight-recipe@0.1.0; import wasi:clocks/wall-clock@0.2.0; }";
+/// The world of recipes, and system interfaces that only some guests use.
+const EXTENDED: &str = include_str!("system.wit");
 
 /// Bytes of the data segment and their addresses.
 #[derive(Default)]
@@ -154,9 +152,15 @@ impl Guest {
         self
     }
 
-    /// Also imports the wall clock of WASI.
-    pub fn reading_the_clock(mut self) -> Self {
-        self.imports += "(import \"wasi:clocks/wall-clock@0.2.0\" \"now\" (func $now (param i32)))\n";
+    /// Adds an import of a system interface, callable under a name, with its core signature.
+    pub fn system(mut self, (interface, function): (&str, &str), name: &str, signature: &str) -> Self {
+        self.imports += &format!("(import \"wasi:{interface}@0.2.0\" \"{function}\" (func ${name} {signature}))\n");
+        self
+    }
+
+    /// Does this before it selects as usual.
+    pub fn selecting_after(mut self, body: &str) -> Self {
+        self.select = format!("{body} {}", self.select);
         self
     }
 
@@ -191,8 +195,7 @@ fn component(module: &[u8]) -> Vec<u8> {
     let mut resolve = Resolve::default();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../wit/recipe/0.1.0");
     let (package, _) = resolve.push_dir(&folder).expect("the WIT is readable");
-    resolve.push_str("clocks.wit", CLOCKS).expect("valid WIT");
-    let extended = resolve.push_str("extended.wit", EXTENDED).expect("valid WIT");
+    let extended = resolve.push_str("system.wit", EXTENDED).expect("valid WIT");
     let world = resolve.select_world(&[package, extended], Some("test:guests/extended")).expect("the world exists");
     let mut module = module.to_vec();
     embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8).expect("metadata");
@@ -211,8 +214,12 @@ pub fn small() -> SandboxConfig {
     }
 }
 
+/// A sandbox of the kind that the case runs on.
 pub fn sandbox(config: SandboxConfig) -> Sandbox {
-    Sandbox::new(config).expect("the sandbox starts")
+    let pooling = pooling();
+    let sandbox = Sandbox::new(SandboxConfig { pooling, ..config }).expect("the sandbox starts");
+    assert_eq!(sandbox.gauges().pooling, pooling, "this machine has room for a pool");
+    sandbox
 }
 
 pub async fn load(sandbox: &Sandbox, guest: Guest) -> Result<Recipe, SandboxError> {

@@ -99,6 +99,9 @@ impl Newer {
     }
 
     fn describe(&mut self) {
+        if self.bodies.contains_key(&(STRATEGY, "describe")) {
+            return;
+        }
         let manifest = f([
             t("probe"),
             t("2.0.0"),
