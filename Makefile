@@ -6,14 +6,14 @@ EXAMPLES := -p reef-recipe --example best-of --example exact-match --example rei
 WASM := --target wasm32-wasip2 --profile recipe
 REEF := target/debug/reef
 
-.PHONY: demo test guests languages fuzz setup setup-tests build recipes lint bench bench-table learning-table clean-deps
+.PHONY: demo test guests languages fuzz sandbox-table setup setup-tests build recipes lint bench bench-table learning-table clean-deps
 
 ## Watch a model learn from its own traffic.
 demo: setup recipes build
 	$(REEF) demo $(ARGS)
 
 ## Install what is missing, build, run every test.
-test: setup-tests recipes guests
+test: setup-tests recipes guests languages
 	cargo build --workspace --lib --bins --tests
 	cargo test --workspace --doc
 	cargo test --workspace --lib --bins --tests
@@ -48,6 +48,11 @@ learning-table: setup recipes build
 ## The figures of the README.
 bench-table: setup guests languages build
 	$(REEF) bench --json > docs/bench.json
+	python3 scripts/fill-readme.py
+
+## The sandbox's figures of the README; no model is needed.
+sandbox-table: setup guests languages build
+	$(REEF) bench --sandbox --json > docs/sandbox.json
 	python3 scripts/fill-readme.py
 
 setup:

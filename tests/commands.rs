@@ -149,6 +149,16 @@ fn a_replay_or_backtest_of_what_is_not_there_is_told_and_makes_nothing() {
 /// Built by `make guests` and `make languages`.
 #[test]
 fn a_recipe_in_every_language_passes_check_and_test() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("reef.yaml");
+    let compiled = folder.path().join("compiled");
+    // Whatever else this machine does meanwhile, and each component compiled once.
+    let patient = format!(
+        "sandbox:\n  compile_ms_max: 3600000\n  wall_select_ms: 600000\n  wall_propose_ms: 600000\n  \
+         wall_evaluate_ms: 600000\n  cache_dir: {}\n",
+        compiled.display()
+    );
+    std::fs::write(&config, patient).unwrap();
     for (place, command) in [
         ("wasm32-wasip2/recipe/examples/best_of.wasm", "make guests"),
         ("languages/best-of-c.wasm", "make languages"),
@@ -158,7 +168,15 @@ fn a_recipe_in_every_language_passes_check_and_test() {
         let path = target().join(place);
         assert!(path.exists(), "{} is missing; run '{command}'", path.display());
         for arguments in [&["check"][..], &["test", "--steps", "2", "--samples", "8"][..]] {
-            let output = reef().arg("recipe").args(arguments).arg(&path).arg("--json").output().unwrap();
+            let output = reef()
+                .arg("recipe")
+                .args(arguments)
+                .arg(&path)
+                .arg("--config")
+                .arg(&config)
+                .arg("--json")
+                .output()
+                .unwrap();
             let told = String::from_utf8_lossy(&output.stderr);
             assert_eq!(output.status.code(), Some(0), "{place}: {arguments:?}: {told}");
             let shown: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();

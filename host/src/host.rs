@@ -164,8 +164,11 @@ async fn build(config: &Config, auth: Arc<Auth>) -> Result<Built, StartError> {
     ));
     let grants = config.recipes.grants.clone().unwrap_or_else(Grants::all);
     let recipes = Recipes::new(sandbox.clone(), grants, (store.clone(), config.data.clone()), recipe.clone());
-    let exchange =
-        Exchange { recipes, store: store.clone(), recipe_config: Arc::new(config.recipes.config.clone().into_iter().collect()) };
+    let exchange = Exchange {
+        recipes,
+        store: store.clone(),
+        recipe_config: Arc::new(config.recipes.config.clone().into_iter().collect()),
+    };
     let workshop =
         recipe.as_ref().map(|recipe| workshop(config, &scenarios, &engine, (recipe, exchange.clone()))).transpose()?;
     let receipts = Receipts::default();

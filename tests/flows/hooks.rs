@@ -56,7 +56,8 @@ async fn a_request_is_changed_only_where_the_operator_grants_it() {
         let plain = say(&caller, &[]).await.ok().body["usage"]["prompt_tokens"].as_u64().unwrap();
         let asked = say(&caller, &[("say", "and a good day to you")]).await.ok();
         let changed = asked.body["usage"]["prompt_tokens"].as_u64().unwrap();
-        let record = caller.get(&caller.path(&format!("/records/{}", asked.receipt()))).await.ok().body.to_string();
+        let record = caller.get(&caller.path(&format!("/records/{}", asked.receipt()))).await.ok().body;
+        let record = record["record"]["request"]["messages"].to_string();
         let spinning = say(&caller, &[("fault", "spin")]).await.ok();
         let after = spinning.body["usage"]["prompt_tokens"].as_u64().unwrap();
         host.stop().await;

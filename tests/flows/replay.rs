@@ -221,7 +221,7 @@ async fn a_backtest_of_the_recipe_in_use_reproduces_its_steps_and_touches_nothin
     assert_eq!(fingerprint(data.path()), before, "a backtest writes nothing");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_release_is_shown_with_why_it_won_and_what_it_cost() {
     let host = super::learn::host().await;
     let caller = host.caller("shown");

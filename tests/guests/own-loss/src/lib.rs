@@ -16,6 +16,7 @@ pub struct OwnLoss;
 const LOSS: Key<&str> = Key::text("loss", "guest", "who computes the loss: host or guest");
 const BATCH_SIZE: Key<u32> = Key::count("batch_size", 4, "scored answers per step").within(1.0, 512.0);
 const LEARNING_RATE: Key<f64> = Key::number("learning_rate", 5e-4, "learning rate of the adapter").within(0.0, 1.0);
+const EPSILON: Key<f64> = Key::number("epsilon", 1e-8, "epsilon of AdamW").within(0.0, 1.0);
 const LOW: Key<f64> = Key::number("low", 0.7, "tokens count while the ratio is above").within(0.0, 1.0);
 const HIGH: Key<f64> = Key::number("high", 6.0, "tokens count while the ratio is below").within(1.0, 1_000.0);
 
@@ -28,6 +29,7 @@ impl Recipe for OwnLoss {
             .key(LOSS)
             .key(BATCH_SIZE)
             .key(LEARNING_RATE)
+            .key(EPSILON)
             .key(LOW)
             .key(HIGH)
     }
@@ -39,7 +41,8 @@ impl Recipe for OwnLoss {
     fn propose(_: &Context, batch: &Batch) -> Result<Proposal> {
         let scores = batch.scores()?;
         let better: Vec<f64> = scores.iter().map(|score| score - maths::mean(&scores)).collect();
-        let (advantages, optimizer) = (batch.per_token(&better)?, Optimizer::adamw(LEARNING_RATE.get()?));
+        let advantages = batch.per_token(&better)?;
+        let optimizer = Optimizer { epsilon: EPSILON.get()?, ..Optimizer::adamw(LEARNING_RATE.get()?) };
         let trainer = Trainer::open()?;
         let measured = match LOSS.get()?.as_str() {
             "host" => trainer.train(batch, PolicyGradient::new(Weight::Masked(bounds()?), advantages), optimizer)?,

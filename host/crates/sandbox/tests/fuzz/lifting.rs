@@ -137,7 +137,7 @@ fn word(random: &mut Random) -> u32 {
     match random.below(10) {
         0..4 => DATA_AT + 4 * random.below(IMAGE_BYTES / 4) as u32,
         4..7 => random.below(5) as u32,
-        7 => *random.pick(&EDGES) as u32,
+        7 => random.pick(&EDGES) as u32,
         8 => DATA_AT + random.below(400_000) as u32,
         _ => random.next() as u32,
     }
@@ -145,7 +145,7 @@ fn word(random: &mut Random) -> u32 {
 
 /// The image of an answer: a good one with some words changed, or nothing but words.
 pub fn image(random: &mut Random, good: &[(u8, Vec<u8>)], exports: u8) -> Vec<u8> {
-    let (export, mut image) = random.pick(good).clone();
+    let (export, mut image) = good[random.below(good.len())].clone();
     let export = if random.once_in(4) { random.below(exports.into()) as u8 } else { export };
     if random.once_in(3) {
         image = (0..IMAGE_BYTES / 4).flat_map(|_| word(random).to_le_bytes()).collect();

@@ -34,5 +34,4 @@ mod rules;
 mod runner;
 #[cfg(test)]
 #[path = "../attacks/wit_value.rs"]
-#[expect(dead_code, reason = "the attacks use the rest")]
 mod wit_value;

@@ -72,7 +72,7 @@ const CAPABILITIES: [&str; 8] = ["log", "experience", "requests", "harness", "ne
 
 fn bound(random: &mut Random) -> V {
     const NUMBERS: [f64; 7] = [0.0, -1.0, 9.0, 1e308, f64::NAN, f64::INFINITY, f64::NEG_INFINITY];
-    if random.once_in(2) { bare(0) } else { some(n(*random.pick(&NUMBERS))) }
+    if random.once_in(2) { bare(0) } else { some(n(random.pick(&NUMBERS))) }
 }
 
 /// A manifest of odd but readable parts.
@@ -85,7 +85,7 @@ fn manifest(random: &mut Random) -> V {
     let field = |random: &mut Random| {
         f([t(random.pick(&NAMES)), bare(random.below(3) as u32), n(random.below(2) as u32), t("\u{202e}doc")])
     };
-    let mut few = |random: &mut Random, make: &dyn Fn(&mut Random) -> V| {
+    let few = |random: &mut Random, make: &dyn Fn(&mut Random) -> V| {
         let count = random.below(3);
         l((0..count).map(|_| make(random)).collect::<Vec<_>>())
     };
@@ -96,7 +96,7 @@ fn manifest(random: &mut Random) -> V {
     let keys = few(random, &key);
     let capability = |random: &mut Random| t(random.pick(&CAPABILITIES));
     let capabilities = if random.once_in(2) { few(random, &capability) } else { l([]) };
-    let top_k = if random.once_in(4) { *random.pick(&EDGES) as u32 } else { 0 };
+    let top_k = if random.once_in(4) { random.pick(&EDGES) as u32 } else { 0 };
     f([name, version, surface, n(0), fields, keys, capabilities, n(top_k), n(random.next() as u32)])
 }
 
@@ -115,7 +115,7 @@ pub fn image(random: &mut Random) -> Vec<u8> {
             let place = random.below(image.len() / 4) * 4;
             let word = match random.below(4) {
                 0 => DATA_AT + random.below(IMAGE_BYTES) as u32,
-                1 => *random.pick(&EDGES) as u32,
+                1 => random.pick(&EDGES) as u32,
                 2 => random.below(4) as u32,
                 _ => random.next() as u32,
             };

@@ -32,11 +32,8 @@ fn mutate(random: &mut Random, bytes: &mut Vec<u8>, other: &[u8]) {
     let low = if random.once_in(50) { 0 } else { COMPONENT.len().min(bytes.len()) };
     let at = low + random.below(bytes.len().saturating_sub(low));
     match random.below(10) {
-        0 if !bytes.is_empty() => bytes[at.min(random_end(bytes))] ^= 1 << random.below(8),
-        1 if !bytes.is_empty() => {
-            let end = random_end(bytes);
-            bytes[at.min(end)] = random.next() as u8;
-        }
+        0 if at < bytes.len() => bytes[at] ^= 1 << random.below(8),
+        1 if at < bytes.len() => bytes[at] = random.next() as u8,
         2 => bytes.truncate(at),
         3 => {
             let length = random.below(64);
@@ -44,10 +41,10 @@ fn mutate(random: &mut Random, bytes: &mut Vec<u8>, other: &[u8]) {
             bytes.drain(at..end);
         }
         4 => {
-            let number = if random.once_in(2) { leb(*random.pick(&EDGES)) } else { random.pick(&BAD_LEBS).to_vec() };
+            let number = if random.once_in(2) { leb(random.pick(&EDGES)) } else { random.pick(&BAD_LEBS).to_vec() };
             replace(bytes, at, &number);
         }
-        5 => insert(bytes, at, &leb(*random.pick(&EDGES))),
+        5 => insert(bytes, at, &leb(random.pick(&EDGES))),
         6 => {
             let from = random.below(other.len());
             let end = (from + random.below(256)).min(other.len());
@@ -60,10 +57,6 @@ fn mutate(random: &mut Random, bytes: &mut Vec<u8>, other: &[u8]) {
         }
         _ => shuffle(random, bytes, other),
     }
-}
-
-fn random_end(bytes: &[u8]) -> usize {
-    bytes.len().saturating_sub(1)
 }
 
 fn replace(bytes: &mut Vec<u8>, at: usize, with: &[u8]) {
@@ -89,7 +82,7 @@ fn shuffle(random: &mut Random, bytes: &mut Vec<u8>, other: &[u8]) {
         3 => {
             let lent = sections(other);
             if !lent.is_empty() {
-                let (_, range) = random.pick(&lent).clone();
+                let (_, range) = lent[random.below(lent.len())].clone();
                 parts.insert(one, other[range].to_vec());
             }
         }
@@ -101,7 +94,7 @@ fn shuffle(random: &mut Random, bytes: &mut Vec<u8>, other: &[u8]) {
                 let header = 1 + leb((range.len() - 2) as u64).len();
                 let mut body = whole[range].get(header..).unwrap_or_default().to_vec();
                 let at = random.below(body.len());
-                replace(&mut body, at, &leb(*random.pick(&EDGES)));
+                replace(&mut body, at, &leb(random.pick(&EDGES)));
                 parts[one] = section(id, &body);
             }
         }

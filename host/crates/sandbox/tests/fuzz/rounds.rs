@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// Seconds of a target when nothing else is asked for.
 const SECONDS: u64 = 3;
 /// After this an input that does not end is a failure.
-const ROUND_TIME_MAX: Duration = Duration::from_secs(60);
+const ROUND_TIME_MAX: Duration = Duration::from_secs(120);
 
 /// Random numbers that follow from a seed (SplitMix64).
 pub struct Random(u64);
@@ -36,8 +36,8 @@ impl Random {
         self.below(times) == 0
     }
 
-    pub fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
-        &from[self.below(from.len())]
+    pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len())]
     }
 }
 

@@ -9,7 +9,7 @@ use reef_sandbox::{
 };
 
 /// Characters of a message at most, with what is put in front of it.
-const TOLD_CHARS_MAX: usize = 4_000;
+const TOLD_CHARS_MAX: usize = 6_000;
 
 pub fn ensure(holds: bool, told: impl FnOnce() -> String) -> Result<(), String> {
     if holds { Ok(()) } else { Err(told()) }
