@@ -145,14 +145,7 @@ async fn build(config: &Config, auth: Arc<Auth>) -> Result<Built, StartError> {
     let engine_config = engine_config(config);
     let engine = blocking(move || Engine::load(engine_config)).await??;
     let sandbox = sandbox(config)?;
-    let recipe = match &config.recipe {
-        Some(path) => {
-            let recipe = load_recipe(&sandbox, path, config).await?;
-            recipe_files::keep(&store, &config.data, path, &recipe).await?;
-            Some(recipe)
-        }
-        None => None,
-    };
+    let recipe = own_recipe(&sandbox, &store, config).await?;
     let weights = WeightsCache::new(repo.clone(), engine.clone(), config.engine.adapters_retained_max);
     let (opened_sender, opened) = mpsc::channel(OPENED_QUEUE_MAX);
     let scenarios = Arc::new(Scenarios::new(
@@ -207,6 +200,14 @@ async fn build(config: &Config, auth: Arc<Auth>) -> Result<Built, StartError> {
         },
     };
     Ok(Built { parts, workshop, opened, scenarios, store, data })
+}
+
+/// The recipe that the server is started with, loaded and kept.
+async fn own_recipe(sandbox: &Sandbox, store: &Store, config: &Config) -> Result<Option<Recipe>, StartError> {
+    let Some(path) = &config.recipe else { return Ok(None) };
+    let recipe = load_recipe(sandbox, path, config).await?;
+    recipe_files::keep(store, &config.data, path, &recipe).await?;
+    Ok(Some(recipe))
 }
 
 /// The engine's part of the configuration.

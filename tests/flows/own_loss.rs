@@ -91,7 +91,7 @@ async fn candidate(recipe: &Recipe, engine: &Engine, samples: &Arc<Vec<PoolSampl
     };
     // AdamW divides a gradient by its own size; below this epsilon it would turn the last bit of a sum that is nearly 0
     // into a whole step.
-    let config = json!({ "loss": loss, "learning_rate": 0.01, "epsilon": 1e-4 });
+    let config = json!({ "loss": loss, "learning_rate": 0.003, "epsilon": 1e-4 });
     let call = Call {
         samples: Arc::clone(samples),
         batch: (0..samples.len() as u32).collect(),

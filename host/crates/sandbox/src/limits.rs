@@ -106,7 +106,7 @@ impl Default for SandboxConfig {
             host_calls_max: 1_000,
             log_bytes_max: 64 * 1024,
             component_bytes_max: 64 * MIB,
-            compile_ms_max: 60_000,
+            compile_ms_max: 180_000,
             compile_memory_bytes_max: 4_096 * MIB,
             cache_dir: None,
             cache_entries_max: 64,

@@ -117,7 +117,7 @@ pub(crate) fn failure(raw: raw::Failure) -> Fault {
         raw::Failure::Capability(told) => format!("a capability refused: {told}"),
         raw::Failure::Other(told) => told,
     };
-    Fault::new(FaultKind::Declined, told)
+    Fault::new(FaultKind::Declined, if told.is_empty() { "the recipe gave no reason" } else { &told })
 }
 
 pub(crate) fn selection(raw: raw::Selection, state: &CallState) -> Result<Selection, Fault> {

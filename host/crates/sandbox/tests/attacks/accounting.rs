@@ -16,7 +16,8 @@ async fn a_thousand_traps_leave_nothing_behind() {
     }
     for_each_sandbox(async || {
         let sandbox = sandbox(small());
-        let dirty = "(drop (memory.grow (i32.const 16))) (memory.fill (i32.const 262144) (i32.const 7) (i32.const 1048576)) unreachable";
+        let dirty = "(drop (memory.grow (i32.const 16))) (memory.fill (i32.const 262144) (i32.const 7)
+            (i32.const 1048576)) unreachable";
         let recipe = load(&sandbox, Guest::doing(dirty)).await.expect("loads");
         let cycle = async |count: u32| {
             for _ in 0..count {

@@ -14,11 +14,18 @@ pub struct Slow {
     open_ms: u64,
     derived: u32,
     dropped: Arc<AtomicBool>,
+    /// Cancelled as soon as `open` runs.
+    cancel: Option<Cancel>,
 }
 
 impl Slow {
     pub fn taking(open_ms: u64) -> Option<Box<dyn Training>> {
-        Some(Box::new(Self { open_ms, derived: 0, dropped: Arc::default() }))
+        Some(Box::new(Self { open_ms, derived: 0, dropped: Arc::default(), cancel: None }))
+    }
+
+    /// Somebody cancels the call while `open` runs.
+    fn cancelled(open_ms: u64, cancel: &Cancel) -> Option<Box<dyn Training>> {
+        Some(Box::new(Self { open_ms, derived: 0, dropped: Arc::default(), cancel: Some(cancel.clone()) }))
     }
 }
 
@@ -30,6 +37,9 @@ impl Drop for Slow {
 
 impl Training for Slow {
     fn open(&mut self) -> Result<u32, TrainingError> {
+        if let Some(cancel) = &self.cancel {
+            cancel.cancel();
+        }
         std::thread::sleep(Duration::from_millis(self.open_ms));
         Ok(3)
     }
@@ -143,7 +153,8 @@ fn setting(then: &str) -> Guest {
     let mut guest = Guest::good().importing("state", "set", "(param i32 i32 i32 i32 i32)");
     let ([key, key_length], [value, value_length]) = (guest.data.text("k"), guest.data.text("v"));
     let set = format!(
-        "(call $set (i32.const {key}) (i32.const {key_length}) (i32.const {value}) (i32.const {value_length}) (i32.const 64))"
+        "(call $set (i32.const {key}) (i32.const {key_length}) (i32.const {value}) (i32.const {value_length})
+            (i32.const 64))"
     );
     guest.select = format!("{set} {then}");
     guest
@@ -183,17 +194,18 @@ async fn the_trainer_comes_back_from_a_guest_that_traps() {
 #[tokio::test]
 async fn a_checkpoint_becomes_the_proposal_and_training_is_host_time() {
     for_each_sandbox(async || {
-    let sandbox = sandbox(reef_sandbox::SandboxConfig { wall_propose_ms: 100, ..small() });
-    let guest = opening(
-        "(call $checkpoint (i32.load (i32.const 68)) (i32.const 128)) (i32.store (i32.const 72) (i32.load (i32.const 132))) (i32.store (i32.const 68) (i32.const 0)) i32.const 64",
-    );
-    let guest = guest.importing("training", "checkpoint", "(param i32 i32)");
-    let recipe = load(&sandbox, guest).await.expect("loads");
-    let mut call = call();
-    call.training = Slow::taking(300);
-    let outcome = within(5_000, recipe.propose_update(call)).await;
-    assert_eq!(outcome.result.expect("proposal"), Proposal::Weights(30));
-    assert!(outcome.report.host_us >= 300_000 && outcome.report.guest_us < 100_000, "{:?}", outcome.report);
+        let sandbox = sandbox(reef_sandbox::SandboxConfig { wall_propose_ms: 100, ..small() });
+        let guest = opening(
+            "(call $checkpoint (i32.load (i32.const 68)) (i32.const 128)) (i32.store (i32.const 72)
+            (i32.load (i32.const 132))) (i32.store (i32.const 68) (i32.const 0)) i32.const 64",
+        );
+        let guest = guest.importing("training", "checkpoint", "(param i32 i32)");
+        let recipe = load(&sandbox, guest).await.expect("loads");
+        let mut call = call();
+        call.training = Slow::taking(300);
+        let outcome = within(5_000, recipe.propose_update(call)).await;
+        assert_eq!(outcome.result.expect("proposal"), Proposal::Weights(30));
+        assert!(outcome.report.host_us >= 300_000 && outcome.report.guest_us < 100_000, "{:?}", outcome.report);
     })
     .await;
 }
@@ -220,23 +232,22 @@ fn cancel_after(ms: u64) -> Cancel {
     cancel
 }
 
-/// propose-update, cancelled during a host call of 200 ms and one of 5 s → Cancelled within the grace; the trainer
-/// comes back from the first.
+/// propose-update, cancelled during a host call that ends within the grace and during one that does not → Cancelled both
+/// times, 2 s and 5 s; the trainer comes back from the first.
 #[tokio::test]
 async fn cancelling_during_a_slow_host_call_ends_the_call() {
     for_each_sandbox(async || {
-        let sandbox = sandbox(small());
-        let recipe = load(&sandbox, opening("(loop $spin (br $spin)) unreachable")).await.expect("loads");
-        let slow = || reef_sandbox::Call { cancel: cancel_after(50), ..call() };
-        let outcome =
-            within(1_500, recipe.propose_update(reef_sandbox::Call { training: Slow::taking(200), ..slow() })).await;
-        assert_eq!(kind(&outcome), FaultKind::Cancelled);
-        assert!(outcome.training.is_some());
-        let outcome =
-            within(2_500, recipe.propose_update(reef_sandbox::Call { training: Slow::taking(5_000), ..slow() })).await;
-        assert_eq!(kind(&outcome), FaultKind::Cancelled);
-        assert!(outcome.training.is_none());
-        still_works(&sandbox).await;
+        for (open_ms, cancel_grace_ms, comes_back) in [(200, 30_000, true), (10_000, 300, false)] {
+            let sandbox = sandbox(reef_sandbox::SandboxConfig { cancel_grace_ms, ..small() });
+            let recipe = load(&sandbox, opening("(loop $spin (br $spin)) unreachable")).await.expect("loads");
+            let cancel = Cancel::new();
+            let training = Slow::cancelled(open_ms, &cancel);
+            let call = reef_sandbox::Call { training, cancel, ..call() };
+            let outcome = within(5_000, recipe.propose_update(call)).await;
+            assert_eq!(kind(&outcome), FaultKind::Cancelled);
+            assert_eq!(outcome.training.is_some(), comes_back, "{open_ms} ms");
+            still_works(&sandbox).await;
+        }
     })
     .await;
 }
@@ -261,12 +272,17 @@ async fn a_caller_that_goes_away_leaves_nothing_behind() {
         let sandbox = sandbox(reef_sandbox::SandboxConfig { calls_concurrent_max: 1, ..small() });
         let recipe = load(&sandbox, opening("unreachable")).await.expect("loads");
         let dropped = Arc::new(AtomicBool::new(false));
-        let training: Box<dyn Training> = Box::new(Slow { open_ms: 200, derived: 0, dropped: Arc::clone(&dropped) });
+        let slow = Slow { open_ms: 200, derived: 0, dropped: Arc::clone(&dropped), cancel: None };
+        let training: Box<dyn Training> = Box::new(slow);
         let gone = recipe.propose_update(reef_sandbox::Call { training: Some(training), ..call() });
         assert!(tokio::time::timeout(Duration::from_millis(50), gone).await.is_err());
         within(5_000, still_works(&sandbox)).await;
-        tokio::time::sleep(Duration::from_millis(400)).await;
-        assert!(dropped.load(Ordering::SeqCst));
+        let waiting = async {
+            while !dropped.load(Ordering::SeqCst) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        within(5_000, waiting).await;
     })
     .await;
 }

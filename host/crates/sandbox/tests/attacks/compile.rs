@@ -15,7 +15,8 @@ const ENTRY: &str = "compile::compile_child_entry";
 
 pub fn child() -> Compiler {
     let arguments = ["--exact", ENTRY, "--nocapture", "--test-threads=1"].map(OsString::from).to_vec();
-    Compiler::Child { program: std::env::current_exe().expect("this program"), arguments }
+    // The program that runs, also when its file has been replaced meanwhile.
+    Compiler::Child { program: PathBuf::from("/proc/self/exe"), arguments }
 }
 
 fn sandbox_with(config: SandboxConfig, compiler: Compiler) -> Sandbox {

@@ -55,13 +55,18 @@ async fn handles_of_a_call_run_out_as_typed_errors() {
 async fn forged_handles_of_training_are_typed_errors() {
     for_each_sandbox(async || {
         for trainer in [0, 2, 4, -1] {
-            let body = format!("{OPEN} {FINE} (call $checkpoint (i32.const {trainer}) (i32.const 64)) {}", expecting(1));
+            let body = format!(
+                "{OPEN} {FINE} (call $checkpoint (i32.const {trainer})
+                (i32.const 64)) {}",
+                expecting(1)
+            );
             proposing(&["open", "checkpoint"], &body).await;
         }
         // Before anything is open, the trainer's own number is as wrong as any other.
         proposing(&["checkpoint"], &format!("(call $checkpoint (i32.const 3) (i32.const 64)) {}", expecting(1))).await;
         let forward = "(i32.store (i32.const 32) (i32.const 77))
-            (call $forward (i32.const 3) (i32.const 0) (i32.const 0) (i32.const 0) (i32.const 32) (i32.const 1) (i32.const 64))";
+            (call $forward (i32.const 3) (i32.const 0) (i32.const 0) (i32.const 0) (i32.const 32)
+                (i32.const 1) (i32.const 64))";
         proposing(&["open", "forward"], &format!("{OPEN} {FINE} {forward} {}", expecting(0))).await;
     })
     .await;

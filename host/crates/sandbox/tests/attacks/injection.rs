@@ -13,7 +13,8 @@ const FORGERY: &str = "fine\r\nERROR tenant=other\u{1b}[2J\u{1b}]0;x\u{7}\u{202e
 const PATHS: [&str; 7] = ["../etc/passwd", "/etc/passwd", "a/../../b", "a\\b", "..", "a\u{0}b", "-rf\n*"];
 
 fn harmless(text: &str) -> bool {
-    !text.chars().any(|c| c.is_control() || ('\u{200b}'..='\u{202e}').contains(&c))
+    let hidden = |c| matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}');
+    !text.chars().any(|c| c.is_control() || hidden(c))
 }
 
 /// select-samples of both generations, a log line that forges others → one line, escaped, with its tenant, 5 s.
@@ -33,7 +34,8 @@ async fn log_lines_cannot_forge_others() {
             "strategy",
             "select-samples",
             &format!(
-                "(call $log (i32.const 5) (i32.const {at}) (i32.const {length}) (i32.const {at}) (i32.const {length})) i32.const {answer}"
+                "(call $log (i32.const 5) (i32.const {at}) (i32.const {length}) (i32.const {at})
+                    (i32.const {length})) i32.const {answer}"
             ),
         );
         let recipes = [load(&sandbox, older).await.expect("loads"), load_newer(&sandbox, newer).await.expect("loads")];

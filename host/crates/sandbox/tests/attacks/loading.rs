@@ -106,17 +106,18 @@ async fn wasi_imports_are_named() {
 #[tokio::test]
 async fn an_empty_wasi_shows_the_time_of_the_step() {
     for_each_sandbox(async || {
-    let reading = || {
-        let check = "(call $now (i32.const 64)) (if (i64.ne (i64.load (i32.const 64)) (i64.const 1700000000)) (then unreachable))";
-        Guest::good()
-            .system(("clocks/wall-clock", "now"), "now", "(param i32)")
-            .selecting_after(&format!("{check} {check}"))
-    };
-    let stubbed = sandbox(SandboxConfig { wasi_stub: true, ..small() });
-    let recipe = load(&stubbed, reading()).await.expect("loads");
-    let outcome = within(5_000, recipe.select_samples(call())).await;
-    assert!(outcome.result.is_ok(), "{:?}", outcome.result);
-    assert!(matches!(load(&sandbox(small()), reading()).await, Err(SandboxError::WasiImport { .. })));
+        let reading = || {
+            let check = "(call $now (i32.const 64)) (if (i64.ne (i64.load (i32.const 64)) (i64.const 1700000000))
+            (then unreachable))";
+            Guest::good()
+                .system(("clocks/wall-clock", "now"), "now", "(param i32)")
+                .selecting_after(&format!("{check} {check}"))
+        };
+        let stubbed = sandbox(SandboxConfig { wasi_stub: true, ..small() });
+        let recipe = load(&stubbed, reading()).await.expect("loads");
+        let outcome = within(5_000, recipe.select_samples(call())).await;
+        assert!(outcome.result.is_ok(), "{:?}", outcome.result);
+        assert!(matches!(load(&sandbox(small()), reading()).await, Err(SandboxError::WasiImport { .. })));
     })
     .await;
 }

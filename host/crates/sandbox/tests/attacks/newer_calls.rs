@@ -103,25 +103,26 @@ async fn refusals_of_experience_are_typed_errors() {
 #[tokio::test]
 async fn gradients_cover_every_response_token_with_finite_numbers() {
     for_each_sandbox(async || {
-    let sandbox = sandbox(small());
-    for (gradients, refused) in [(vec![1.0_f32], true), (vec![1.0, f32::NAN], true), (vec![1.0, -1.0], false)] {
-        let mut guest = Newer::good().importing("training", "open").importing("training", "backward");
-        let items = guest.data.words(&[0, 1]);
-        let bits: Vec<u32> = gradients.iter().map(|gradient| gradient.to_bits()).collect();
-        let column = guest.data.words(&bits);
-        let answer = guest.put_result("strategy", "propose-update", &ok(case(3, t("done"))));
-        let expected =
-            if refused { expecting(68, 2) } else { "(if (i32.load8_u (i32.const 64)) (then unreachable))".into() };
-        let body = format!(
-            "(call $open (i32.const 128))
-             (call $backward (i32.load (i32.const 132)) (i32.const {items}) (i32.const 2) (i32.const {column}) (i32.const {count}) (i32.const 64))
+        let sandbox = sandbox(small());
+        for (gradients, refused) in [(vec![1.0_f32], true), (vec![1.0, f32::NAN], true), (vec![1.0, -1.0], false)] {
+            let mut guest = Newer::good().importing("training", "open").importing("training", "backward");
+            let items = guest.data.words(&[0, 1]);
+            let bits: Vec<u32> = gradients.iter().map(|gradient| gradient.to_bits()).collect();
+            let column = guest.data.words(&bits);
+            let answer = guest.put_result("strategy", "propose-update", &ok(case(3, t("done"))));
+            let expected =
+                if refused { expecting(68, 2) } else { "(if (i32.load8_u (i32.const 64)) (then unreachable))".into() };
+            let body = format!(
+                "(call $open (i32.const 128))
+             (call $backward (i32.load (i32.const 132)) (i32.const {items}) (i32.const 2) (i32.const {column})
+                 (i32.const {count}) (i32.const 64))
              {expected} i32.const {answer}",
-            count = gradients.len()
-        );
-        let recipe = load_newer(&sandbox, guest.doing("strategy", "propose-update", &body)).await.expect("loads");
-        let outcome = within(5_000, recipe.propose_update(Call { training: Slow::taking(0), ..call() })).await;
-        assert_eq!(outcome.result, Ok(Proposal::Skip("done".into())));
-    }
+                count = gradients.len()
+            );
+            let recipe = load_newer(&sandbox, guest.doing("strategy", "propose-update", &body)).await.expect("loads");
+            let outcome = within(5_000, recipe.propose_update(Call { training: Slow::taking(0), ..call() })).await;
+            assert_eq!(outcome.result, Ok(Proposal::Skip("done".into())));
+        }
     })
     .await;
 }

@@ -57,14 +57,16 @@ async fn answering(select: &str) -> FaultKind {
 #[tokio::test]
 async fn unreadable_answers_are_invalid_output() {
     for_each_sandbox(async || {
-    // Misaligned, outside of memory, an unknown discriminant, a list past the end, a text that is not UTF-8.
-    assert_eq!(answering("i32.const 4097").await, FaultKind::InvalidOutput);
-    assert_eq!(answering("i32.const -64").await, FaultKind::InvalidOutput);
-    assert_eq!(answering("(i32.store8 (i32.const 64) (i32.const 9)) i32.const 64").await, FaultKind::InvalidOutput);
-    let list = "(i32.store (i32.const 68) (i32.const 1)) (i32.store (i32.const 72) (i32.const 64)) (i32.store (i32.const 76) (i32.const 1000000000))";
-    assert_eq!(answering(&format!("{list} i32.const 64")).await, FaultKind::InvalidOutput);
-    let text = "(i32.store8 (i32.const 32) (i32.const 255)) (i32.store (i32.const 72) (i32.const 32)) (i32.store (i32.const 76) (i32.const 1))";
-    assert_eq!(answering(&format!("{text} i32.const 64")).await, FaultKind::InvalidOutput);
+        // Misaligned, outside of memory, an unknown discriminant, a list past the end, a text that is not UTF-8.
+        assert_eq!(answering("i32.const 4097").await, FaultKind::InvalidOutput);
+        assert_eq!(answering("i32.const -64").await, FaultKind::InvalidOutput);
+        assert_eq!(answering("(i32.store8 (i32.const 64) (i32.const 9)) i32.const 64").await, FaultKind::InvalidOutput);
+        let list = "(i32.store (i32.const 68) (i32.const 1)) (i32.store (i32.const 72) (i32.const 64))
+        (i32.store (i32.const 76) (i32.const 1000000000))";
+        assert_eq!(answering(&format!("{list} i32.const 64")).await, FaultKind::InvalidOutput);
+        let text = "(i32.store8 (i32.const 32) (i32.const 255)) (i32.store (i32.const 72) (i32.const 32))
+        (i32.store (i32.const 76) (i32.const 1))";
+        assert_eq!(answering(&format!("{text} i32.const 64")).await, FaultKind::InvalidOutput);
     })
     .await;
 }
@@ -73,25 +75,27 @@ async fn unreadable_answers_are_invalid_output() {
 #[tokio::test]
 async fn huge_and_amplified_answers_are_too_much_output() {
     for_each_sandbox(async || {
-    let mib = "(drop (memory.grow (i32.const 32)))";
-    let list = "(i32.store (i32.const 68) (i32.const 1)) (i32.store (i32.const 76) (i32.const 500000))";
-    let sandbox = sandbox(reef_sandbox::SandboxConfig { output_bytes_max: 1 << 20, ..small() });
-    let recipe =
-        load(&sandbox, Guest { select: format!("{mib} {list} i32.const 64"), ..Guest::good() }).await.expect("loads");
-    assert_eq!(kind(&within(5_000, recipe.select_samples(call())).await), FaultKind::TooMuchOutput);
-    // Groups of 16 bytes each at 256 KiB, all with the same 1,000 slots at address 0.
-    let groups = "(local $g i32)
+        let mib = "(drop (memory.grow (i32.const 32)))";
+        let list = "(i32.store (i32.const 68) (i32.const 1)) (i32.store (i32.const 76) (i32.const 500000))";
+        let sandbox = sandbox(reef_sandbox::SandboxConfig { output_bytes_max: 1 << 20, ..small() });
+        let recipe = load(&sandbox, Guest { select: format!("{mib} {list} i32.const 64"), ..Guest::good() })
+            .await
+            .expect("loads");
+        assert_eq!(kind(&within(5_000, recipe.select_samples(call())).await), FaultKind::TooMuchOutput);
+        // Groups of 16 bytes each at 256 KiB, all with the same 1,000 slots at address 0.
+        let groups = "(local $g i32)
       (drop (memory.grow (i32.const 8)))
       (loop $next
         (i32.store (i32.add (i32.const 262152) (local.get $g)) (i32.const 0))
         (i32.store (i32.add (i32.const 262156) (local.get $g)) (i32.const 1000))
         (local.set $g (i32.add (local.get $g) (i32.const 16)))
         (br_if $next (i32.lt_u (local.get $g) (i32.const 160000))))
-      (i32.store (i32.const 68) (i32.const 2)) (i32.store (i32.const 72) (i32.const 262144)) (i32.store (i32.const 76) (i32.const 10000))
+      (i32.store (i32.const 68) (i32.const 2)) (i32.store (i32.const 72) (i32.const 262144))
+          (i32.store (i32.const 76) (i32.const 10000))
       i32.const 64";
-    let recipe = load(&sandbox, Guest { select: groups.into(), ..Guest::good() }).await.expect("loads");
-    assert_eq!(kind(&within(5_000, recipe.select_samples(call())).await), FaultKind::TooMuchOutput);
-    still_works(&sandbox).await;
+        let recipe = load(&sandbox, Guest { select: groups.into(), ..Guest::good() }).await.expect("loads");
+        assert_eq!(kind(&within(5_000, recipe.select_samples(call())).await), FaultKind::TooMuchOutput);
+        still_works(&sandbox).await;
     })
     .await;
 }

@@ -36,7 +36,8 @@ pub fn alone_in(test: &str, shell: &str) -> bool {
     }
     let output = Command::new("/bin/sh")
         .args(["-c", shell])
-        .arg(std::env::current_exe().expect("this program"))
+        // The program that runs, also when its file has been replaced meanwhile.
+        .arg(format!("/proc/{}/exe", std::process::id()))
         .args(["--exact", test, "--nocapture", "--include-ignored", "--test-threads=1"])
         .env(ALONE, test)
         .output()

@@ -18,9 +18,11 @@ fn attempts() -> Vec<Guest> {
         (if (i32.ne (i32.load8_u (i32.const 68)) (i32.const 1)) (then unreachable))";
     let still = "(local $n i32) (local $then i64)
         (local.set $then (call $reach))
-        (loop $again (br_if $again (i32.lt_u (local.tee $n (i32.add (local.get $n) (i32.const 1))) (i32.const 1000000))))
+        (loop $again (br_if $again (i32.lt_u (local.tee $n (i32.add (local.get $n) (i32.const 1)))
+            (i32.const 1000000))))
         (if (i64.ne (call $reach) (local.get $then)) (then unreachable))";
-    let time = "(call $reach (i32.const 64)) (if (i64.ne (i64.load (i32.const 64)) (i64.const 1700000000)) (then unreachable))";
+    let time = "(call $reach (i32.const 64)) (if (i64.ne (i64.load (i32.const 64)) (i64.const 1700000000))
+        (then unreachable))";
     vec![
         reaching(("filesystem/preopens", "get-directories"), "(param i32)", none),
         reaching(("cli/environment", "get-environment"), "(param i32)", none),

@@ -133,7 +133,7 @@ async fn state_and_gauges_stay_with_their_call() {
 async fn upgrading(sandboxes: Arc<[Sandbox; 2]>, current: Arc<Mutex<Recipe>>, task: usize) {
     for turn in 0..15 {
         let sandbox = &sandboxes[(task + turn) % 2];
-        let bytes = if (task * 7 + turn) % 3 == 0 { Newer::good().bytes() } else { Guest::good().bytes() };
+        let bytes = if (task * 7 + turn).is_multiple_of(3) { Newer::good().bytes() } else { Guest::good().bytes() };
         let recipe = sandbox.load(bytes, &Grants::all()).await.expect("loads");
         let (mine, tenant) = (recipe.label(), format!("tenant-{task}"));
         let before = std::mem::replace(&mut *current.lock().expect("not poisoned"), recipe.clone());
