@@ -2,7 +2,9 @@
 //! and returns it, so that nothing has to be compiled for an input.
 
 use reef_core::{Message, RecordId, ReleaseId};
-use reef_sandbox::{Call, Capability, Exchange, Grants, Recipe, RequestView, Sandbox, SandboxConfig};
+use reef_sandbox::{
+    Call, Capability, Choice, Exchange, Grants, Recipe, RequestView, Sandbox, SandboxConfig, Selection,
+};
 
 use crate::guest::*;
 use crate::mutation::EDGES;
@@ -58,6 +60,15 @@ impl Replayers {
         }
         let newer = sandbox.load(newer.bytes(), &Grants::all()).await.expect("loads");
         Self { older: load(sandbox, older).await.expect("loads"), newer }
+    }
+
+    /// The first good answer comes through both guests as what it says, so that the targets try what they claim to.
+    async fn answers_arrive(&self, image: &[u8]) {
+        for recipe in [&self.older, &self.newer] {
+            let state = [(KEY.to_owned(), image.to_vec())].into_iter().collect();
+            let selected = recipe.select_samples(Call { state, ..call() }).await.result.expect("selection");
+            assert_eq!(selected, Selection { choice: Choice::Train(vec![0, 1]), retire: vec![(2, "stale".into())] });
+        }
     }
 
     /// The answer of both generations, checked.
@@ -177,6 +188,7 @@ async fn random_answers_of_a_guest_obey_the_rules() {
         let input = [&[*export][..], image].concat();
         replayers.check(&input).await.expect("good answers are fine");
     }
+    replayers.answers_arrive(&good[0].1).await;
     let before = process_bytes("VmHWM");
     let make = |random: &mut Random| image(random, &good, 4);
     rounds("lifting", make, async |input| replayers.check(input).await).await;

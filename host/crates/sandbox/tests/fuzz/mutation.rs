@@ -91,8 +91,9 @@ fn shuffle(random: &mut Random, bytes: &mut Vec<u8>, other: &[u8]) {
             let whole = [COMPONENT, &parts[one][..]].concat();
             let inner = sections(&whole).pop();
             if let Some((id, range)) = inner {
-                let header = 1 + leb((range.len() - 2) as u64).len();
-                let mut body = whole[range].get(header..).unwrap_or_default().to_vec();
+                let bytes = &whole[range];
+                let size = bytes[1..].iter().take_while(|byte| **byte & 0x80 != 0).count() + 1;
+                let mut body = bytes.get(1 + size..).unwrap_or_default().to_vec();
                 let at = random.below(body.len());
                 replace(&mut body, at, &leb(random.pick(&EDGES)));
                 parts[one] = section(id, &body);
