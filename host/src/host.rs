@@ -250,10 +250,9 @@ fn workshop(
     engine: &Engine,
     (recipe, exchange): (&Recipe, Exchange),
 ) -> Result<Workshop, StartError> {
-    let recipe_config = exchange.recipe_config.as_ref().clone();
     recipe
         .manifest()
-        .check_config(&recipe_config)
+        .check_config(&exchange.recipe_config)
         .map_err(|problem| StartError::Config(format!("recipes.config: {problem}")))?;
     Ok(Workshop {
         store: exchange.store.clone(),
@@ -267,7 +266,6 @@ fn workshop(
         lora: config.engine.lora,
         share: config.training.share,
         step_max: Duration::from_secs(config.training.step_seconds_max),
-        recipe_config,
         turn: Arc::new(Semaphore::new(1)),
         environment: environment(engine, config.engine.lora, config.training.share, &config.sandbox),
     })

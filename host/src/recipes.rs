@@ -55,11 +55,6 @@ impl Recipes {
         self.0.default.as_ref()
     }
 
-    /// The sandbox that they run in.
-    pub fn sandbox(&self) -> &Sandbox {
-        &self.0.sandbox
-    }
-
     /// Checks and loads a component that is new here, and keeps its bytes.
     pub async fn add(&self, bytes: Vec<u8>) -> Result<Recipe, RecipeError> {
         let recipe = self.0.sandbox.load(bytes.clone(), &self.0.grants).await?;

@@ -115,6 +115,16 @@ impl Scenario {
         self.settings.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// The scenario's values for the recipe's keys over the operator's.
+    pub fn recipe_config(
+        &self,
+        operator: &serde_json::Map<String, serde_json::Value>,
+    ) -> serde_json::Map<String, serde_json::Value> {
+        let mut config = operator.clone();
+        config.extend(self.settings().recipe_config);
+        config
+    }
+
     /// The learner's state now.
     pub fn status(&self) -> LearnerStatus {
         self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()

@@ -79,7 +79,7 @@ pub async fn figures(config: &Config, guests: &Guests, runs: usize) -> Result<Va
         "fresh_call_us": calls,
         "columns_64_samples_512_tokens_us": columns(&recipe, runs).await?,
         "tenants_1000_resident_bytes": tenants(config, &rust).await?,
-        "fairness": fairness(config, &recipe, guests).await?,
+        "fairness": fairness(config, guests).await?,
         "stop_after_deadline_ms": stopping(config, guests).await?,
         "cycles_10000": cycles(config, guests).await?,
         "pooling": sandbox.pooling(),
@@ -182,14 +182,13 @@ fn distinct(component: &[u8], index: usize) -> Vec<u8> {
 }
 
 /// p99 of nine light tenants alone and beside a tenant that spins, in the same minute.
-async fn fairness(config: &Config, recipe: &Recipe, guests: &Guests) -> Result<Value, StartError> {
+async fn fairness(config: &Config, guests: &Guests) -> Result<Value, StartError> {
     let limits = SandboxConfig { wall_select_ms: 1_000, fuel_select: u64::MAX / 4, ..config.sandbox.clone() };
     let shared = sandbox(limits)?;
     let (Some(light), Some(spinner)) = (load(&shared, &guests.rust()).await?, load(&shared, &guests.faults()).await?)
     else {
         return Ok(json!({ "absent": guests.faults() }));
     };
-    drop(recipe.clone());
     let alone = light_calls(&light).await;
     let stop = Arc::new(AtomicBool::new(false));
     let spinning: Vec<_> = (0..SPINNERS).map(|_| tokio::spawn(spin(spinner.clone(), Arc::clone(&stop)))).collect();

@@ -161,9 +161,7 @@ impl Exchange {
     }
 
     fn config(&self, scenario: &Scenario) -> Map<String, Value> {
-        let mut config = self.recipe_config.as_ref().clone();
-        config.extend(scenario.settings().recipe_config);
-        config
+        scenario.recipe_config(&self.recipe_config)
     }
 
     /// A selection from an empty pool: the cheapest call that runs the recipe's own code.

@@ -8,7 +8,7 @@ use reef_store::{RecordBody, RecordKind};
 use serde_json::Value;
 
 use super::guest_reads::messages;
-use super::run_step::{StepError, Workshop, context_outside, guest_state, recipe_config};
+use super::run_step::{StepError, Workshop, context_outside, guest_state};
 use crate::scenarios::Scenario;
 
 /// Exchanges of one call.
@@ -41,7 +41,8 @@ pub async fn ingest_live(workshop: &Workshop, scenario: &Scenario) -> Result<Opt
     if !inferences.is_empty() {
         let heard_ms = inferences.iter().map(|inference| inference.created_at_ms).max().unwrap_or(0);
         let context = Context { now_ms: heard_ms, ..context_outside(scenario) };
-        let call = Call { config: recipe_config(workshop, scenario), state: guest_state(state), ..Call::new(context) };
+        let config = scenario.recipe_config(&workshop.exchange.recipe_config);
+        let call = Call { config, state: guest_state(state), ..Call::new(context) };
         let ended = recipe.ingest(call, inferences.iter().filter_map(exchange).collect()).await;
         let judgements = match ended.result {
             Ok(judgements) => judgements,

@@ -15,9 +15,7 @@ use super::exchange_recipe::ExchangeError;
 use super::guest_reads::StoredRecords;
 use super::held_out::{HeldOut, ScoreCache};
 use super::ingest_live::ingest_live;
-use super::run_step::{
-    Ended, StepError, Work, Workshop, context, guest_state, recipe_config, recorded_state, run_step,
-};
+use super::run_step::{Ended, StepError, Work, Workshop, context, guest_state, recorded_state, run_step};
 use crate::clock::now_ms;
 use crate::scenarios::Scenario;
 use crate::telemetry;
@@ -265,7 +263,7 @@ impl Learner {
         let (tenant, name) = &self.scenario.key;
         let state = self.workshop.store.recipe_state(tenant, name, &self.workshop.recipe.manifest().name).await?;
         Ok(StepInputs {
-            config: recipe_config(&self.workshop, &self.scenario),
+            config: self.scenario.recipe_config(&self.workshop.exchange.recipe_config),
             state: recorded_state(state),
             max_staleness: self.scenario.settings().max_staleness,
             pool_max: self.pool_max,

@@ -58,8 +58,6 @@ pub struct Workshop {
     pub share: f64,
     /// A step that takes longer is aborted.
     pub step_max: Duration,
-    /// Operator's values for the recipe's keys.
-    pub recipe_config: serde_json::Map<String, serde_json::Value>,
     /// One step trains at a time; the others wait their turn.
     pub turn: Arc<tokio::sync::Semaphore>,
     /// Where steps run; recorded with each.
@@ -474,11 +472,4 @@ pub fn context_outside(scenario: &Scenario) -> Context {
         head: scenario.served().release.release_id.to_string(),
         max_staleness: scenario.settings().max_staleness,
     }
-}
-
-/// The scenario's values over the operator's.
-pub fn recipe_config(workshop: &Workshop, scenario: &Scenario) -> serde_json::Map<String, serde_json::Value> {
-    let mut config = workshop.recipe_config.clone();
-    config.extend(scenario.settings().recipe_config);
-    config
 }

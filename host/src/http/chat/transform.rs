@@ -23,8 +23,7 @@ pub async fn transform(scenario: &Scenario, caller: &Caller, request: &mut ChatR
         session: caller.session.clone(),
         tags: caller.tags.iter().map(|(tag, value)| (tag.to_string(), value.clone())).collect(),
     };
-    let mut config = now.config.as_ref().clone();
-    config.extend(scenario.settings().recipe_config);
+    let config = scenario.recipe_config(&now.config);
     let call = Call { config, ..Call::new(context_outside(scenario)) };
     let outcome = match tokio::time::timeout(WAIT_MAX, now.recipe.transform_request(call, view)).await {
         Ok(ended) => match ended.result {
