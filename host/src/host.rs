@@ -6,7 +6,7 @@ use std::fs::{File, TryLockError};
 use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -309,18 +309,15 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
     tokio::task::spawn_blocking(work).await.map_err(|error| StartError::Other(format!("a start-up task died: {error}")))
 }
 
-/// One recorder per process; several servers in one process share it.
+/// One recorder per process; several servers in one process share it, also when they start at the same time.
 fn prometheus() -> Result<PrometheusHandle, StartError> {
-    static HANDLE: OnceLock<PrometheusHandle> = OnceLock::new();
-    if let Some(handle) = HANDLE.get() {
+    static HANDLE: Mutex<Option<PrometheusHandle>> = Mutex::new(None);
+    let mut installed = HANDLE.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(handle) = installed.as_ref() {
         return Ok(handle.clone());
     }
-    match PrometheusBuilder::new().install_recorder() {
-        Ok(handle) => Ok(HANDLE.get_or_init(|| handle).clone()),
-        // Another server of this process was faster.
-        Err(error) => HANDLE
-            .get()
-            .cloned()
-            .ok_or_else(|| StartError::Other(format!("the metrics recorder cannot be installed: {error}"))),
-    }
+    let handle = PrometheusBuilder::new()
+        .install_recorder()
+        .map_err(|error| StartError::Other(format!("the metrics recorder cannot be installed: {error}")))?;
+    Ok(installed.insert(handle).clone())
 }

@@ -23,8 +23,11 @@ pub async fn show(
     Path(name): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
     let scenario = management.open(&caller, Scope::Read, &name).await?;
-    let uses = management.store.recipe_uses(&scenario.key.0, &scenario.key.1, USES_MAX).await?;
-    let now = scenario.recipe().map(|now| {
+    let now = scenario.recipe();
+    let mut uses = management.store.recipe_uses(&scenario.key.0, &scenario.key.1, USES_MAX).await?;
+    // An exchange that is committed and not yet swapped in is told with the next answer: history and recipe agree.
+    uses.retain(|row| now.as_ref().is_none_or(|now| row.position <= now.position));
+    let now = now.map(|now| {
         json!({
             "label": now.recipe.label(),
             "digest": now.recipe.digest(),

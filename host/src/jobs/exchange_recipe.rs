@@ -119,12 +119,14 @@ impl Exchange {
             return Ok(());
         }
         let (tenant, name) = &scenario.key;
-        let settled = match self.store.recipe_use(tenant, name).await? {
+        let last = self.store.recipe_use(tenant, name).await?;
+        let position = last.as_ref().map_or(0, |last| last.position);
+        let settled = match last {
             // A start is the server's own recipe, whichever it is now.
             Some(last) if last.reason != UseReason::Start => {
-                Some(self.in_use(self.recipes.by_digest(&last.digest).await?, last.position))
+                Some(self.in_use(self.recipes.by_digest(&last.digest).await?, position))
             }
-            _ => self.recipes.default_recipe().map(|recipe| self.in_use(recipe.clone(), 0)),
+            _ => self.recipes.default_recipe().map(|recipe| self.in_use(recipe.clone(), position)),
         };
         if let Some(settled) = settled {
             scenario.use_recipe(settled);
