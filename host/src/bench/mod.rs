@@ -2,7 +2,6 @@
 //! Every figure is measured here and now; nothing is carried over from elsewhere.
 
 mod engine;
-mod recipe;
 mod sandbox;
 
 use serde_json::{Value, json};
@@ -38,7 +37,6 @@ pub async fn run(config: &Config, guests: &Guests, runs: usize) -> Result<Value,
     let serving = engine::serving(&engine, runs).await?;
     let swap = engine::swap_pause_ms(&engine, config, runs).await?;
     let train = engine::train_tokens_per_second(&engine, config, runs).await?;
-    let recipe = recipe::call_us(config, runs).await?;
     Ok(json!({
         "decode_tokens_per_second_1_stream": serving.decode_1,
         "decode_tokens_per_second_8_streams": serving.decode_8,
@@ -46,7 +44,6 @@ pub async fn run(config: &Config, guests: &Guests, runs: usize) -> Result<Value,
         "prefill_tokens_per_second": serving.prefill,
         "train_tokens_per_second": train,
         "swap_pause_ms": swap,
-        "recipe_call_us": recipe,
         "sandbox": sandbox::figures(config, guests, runs).await?,
         "model": engine.info().name,
         "conditions": conditions(config, runs),

@@ -1,7 +1,7 @@
 //! What a component without the standard library must bring along: a heap and an end for panics.
 //! Called by the compiler only.
 
-use alloc::alloc::{Layout, alloc, realloc};
+use alloc::alloc::{GlobalAlloc, Layout, alloc, realloc};
 use core::arch::wasm32::unreachable;
 use core::cell::Cell;
 use core::fmt::Write;
@@ -9,13 +9,74 @@ use core::panic::PanicInfo;
 
 use crate::bindings::reef::recipe::log::{Level, log};
 
-// The compiler calls `memcmp` and its kin, which on this target live in the C library that comes with it.
-#[expect(unsafe_code, reason = "linking a library that declares nothing is written as an unsafe block")]
+// The C library that comes with this target: its heap, and `memcmp` and its kin, which the compiler calls.
+#[expect(unsafe_code, reason = "functions of another language")]
 #[link(name = "c")]
-unsafe extern "C" {}
+unsafe extern "C" {
+    fn aligned_alloc(align: usize, length: usize) -> *mut u8;
+    fn calloc(count: usize, length: usize) -> *mut u8;
+    fn free(place: *mut u8);
+    fn malloc(length: usize) -> *mut u8;
+    #[link_name = "realloc"]
+    fn resize(place: *mut u8, length: usize) -> *mut u8;
+}
+
+/// The heap of the C library. It begins in the memory that the guest starts with, and a call that needs no more
+/// is a tenth shorter: growing a memory changes page protections.
+struct Heap;
+
+/// Alignment of every block of `malloc`.
+const ALIGN: usize = 16;
 
 #[global_allocator]
-static HEAP: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
+static HEAP: Heap = Heap;
+
+#[expect(unsafe_code, reason = "a heap hands out raw memory")]
+// SAFETY: the C library keeps the contract; a larger alignment is a power of two, and the length that
+// `aligned_alloc` gets is a multiple of it.
+unsafe impl GlobalAlloc for Heap {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let (align, padded) = (layout.align(), layout.pad_to_align().size());
+        // SAFETY: see above.
+        unsafe { if align <= ALIGN { malloc(layout.size()) } else { aligned_alloc(align, padded) } }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        if layout.align() <= ALIGN {
+            // SAFETY: see above; fresh pages are not written once more.
+            return unsafe { calloc(1, layout.size()) };
+        }
+        // SAFETY: the caller's layout; the block has its length.
+        unsafe {
+            let place = self.alloc(layout);
+            if !place.is_null() {
+                place.write_bytes(0, layout.size());
+            }
+            place
+        }
+    }
+
+    unsafe fn dealloc(&self, place: *mut u8, _: Layout) {
+        // SAFETY: it came from this heap.
+        unsafe { free(place) }
+    }
+
+    unsafe fn realloc(&self, place: *mut u8, layout: Layout, length: usize) -> *mut u8 {
+        if layout.align() <= ALIGN {
+            // SAFETY: it came from this heap.
+            return unsafe { resize(place, length) };
+        }
+        // SAFETY: the caller's layout and length are valid; the blocks do not overlap.
+        unsafe {
+            let larger = self.alloc(Layout::from_size_align_unchecked(length, layout.align()));
+            if !larger.is_null() {
+                larger.copy_from_nonoverlapping(place, layout.size().min(length));
+                self.dealloc(place, layout);
+            }
+            larger
+        }
+    }
+}
 
 /// Where the host puts the lists and strings that it passes in. The standard library exports this function;
 /// without it, the component has to. Traps when the memory is used up: nothing may be called from here.

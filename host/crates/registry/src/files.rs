@@ -6,6 +6,9 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::Errno;
+
 use crate::RegistryError;
 use crate::error::disk;
 
@@ -21,16 +24,21 @@ pub(crate) struct PlainFile {
 }
 
 impl PlainFile {
-    /// Opens an existing plain file.
+    /// Opens an existing plain file. The open file is what is looked at, never its name: the name may lead elsewhere
+    /// by then.
     pub(crate) fn open(path: &Path) -> Result<Self, RegistryError> {
-        let named = fs::symlink_metadata(path).map_err(disk("read", path))?;
-        check_plain(path, &named)?;
-        let file = File::open(path).map_err(disk("read", path))?;
+        // Without `NONBLOCK` a pipe in its place would be waited for.
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = match open(path, flags, Mode::empty()) {
+            Err(Errno::LOOP) => return Err(not_plain(path)),
+            opened => File::from(opened.map_err(|error| disk("read", path)(error.into()))?),
+        };
         let metadata = file.metadata().map_err(disk("read", path))?;
-        check_plain(path, &metadata)?;
-        // A link that took the file's place between the two looks leads to another file.
-        if (named.dev(), named.ino()) != (metadata.dev(), metadata.ino()) {
-            return Err(damaged(path, "it was replaced while it was opened; try again"));
+        if !metadata.is_file() {
+            return Err(not_plain(path));
+        }
+        if metadata.nlink() > 1 {
+            return Err(damaged(path, "the file has a second name (a hard link); put a copy in its place"));
         }
         Ok(Self { path: path.to_path_buf(), file, metadata })
     }
@@ -66,14 +74,8 @@ impl PlainFile {
     }
 }
 
-fn check_plain(path: &Path, metadata: &Metadata) -> Result<(), RegistryError> {
-    if !metadata.is_file() {
-        return Err(damaged(path, "it is a link or no plain file; put a plain file in its place"));
-    }
-    if metadata.nlink() > 1 {
-        return Err(damaged(path, "the file has a second name (a hard link); put a copy in its place"));
-    }
-    Ok(())
+fn not_plain(path: &Path) -> RegistryError {
+    damaged(path, "it is a link or no plain file; put a plain file in its place")
 }
 
 /// Puts a file with these bytes and mode in place in one step; a reader sees the old one or the new one.

@@ -213,13 +213,14 @@ impl Recipe {
         let span = tracing::info_span!("recipe_call", function = export.name(), recipe = %state.label, step = state.context.step);
         let (shared, linked) = (Arc::clone(self.shared()), self.linked());
         let lane = permit.lane();
-        permit.measure(Arc::clone(&state.meter));
+        let meter = Arc::clone(&state.meter);
+        permit.measure(Arc::clone(&meter));
         let task = async move {
             let ended = run(&shared, linked.as_ref(), state, export).await;
             permit.charge(ended.report.fuel);
             ended
         };
-        let joined = self.shared().lanes().run(lane, task.instrument(span)).await;
+        let joined = self.shared().lanes().run(lane, meter, task.instrument(span)).await;
         joined.map_err(|error| {
             Fault::new(FaultKind::HostBug, format!("the call's task ended without an answer: {error}"))
         })

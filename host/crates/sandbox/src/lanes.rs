@@ -5,6 +5,7 @@
 use std::cell::OnceCell;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use rustix::process::setpriority_process;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::task::{JoinError, JoinHandle};
 
-use crate::meter::thread_time;
+use crate::meter::Meter;
 use crate::{SandboxConfig, SandboxError};
 
 /// Guest time after which a call is a long one. A Python guest's usual call stays below.
@@ -73,15 +74,17 @@ impl Lanes {
         &self.quick_handle
     }
 
-    /// Runs `work` from `lane` on. Dropping the returned future ends the work at its next yield.
+    /// Runs `work` from `lane` on; `meter` is what it books its time on. Dropping the returned future ends the work
+    /// at its next yield.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         lane: Lane,
+        meter: Arc<Meter>,
         work: impl Future<Output = T> + Send + 'static,
     ) -> Result<T, JoinError> {
         let mut work: Work<T> = Box::pin(work);
         if lane == Lane::Quick {
-            let stint = Stint { work: Some(work), used: Duration::ZERO };
+            let stint = Stint { work: Some(work), meter };
             work = match AbortOnDrop(self.quick_handle.spawn(stint)).await? {
                 Stopped::Done(value) => return Ok(value),
                 Stopped::Long(work) => work,
@@ -130,20 +133,18 @@ enum Stopped<T> {
 /// Polls the work until it is done or long. Every poll is short: the epoch makes guests yield.
 struct Stint<T> {
     work: Option<Work<T>>,
-    used: Duration,
+    meter: Arc<Meter>,
 }
 
 impl<T> Future for Stint<T> {
     type Output = Stopped<T>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Stopped<T>> {
-        let started = thread_time();
         let Some(mut work) = self.work.take() else { return Poll::Pending };
         match work.as_mut().poll(context) {
             Poll::Ready(value) => Poll::Ready(Stopped::Done(value)),
             Poll::Pending => {
-                self.used = self.used.saturating_add(thread_time().saturating_sub(started));
-                if self.used > QUICK_TIME_MAX {
+                if self.meter.guest() > QUICK_TIME_MAX {
                     // Whoever polls the work next is told when it can go on.
                     return Poll::Ready(Stopped::Long(work));
                 }
@@ -175,6 +176,7 @@ mod tests {
     use rustix::process::getpriority_process;
 
     use super::*;
+    use crate::meter::{Metered, thread_time};
 
     fn here() -> (String, i32) {
         let name = std::thread::current().name().unwrap_or_default().to_owned();
@@ -186,16 +188,25 @@ mod tests {
         while thread_time() < started + time {}
     }
 
+    async fn run<T: Send + 'static>(
+        lanes: &Lanes,
+        lane: Lane,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Result<T, JoinError> {
+        let meter = Arc::new(Meter::new());
+        lanes.run(lane, Arc::clone(&meter), Metered { meter, inner: Box::pin(work) }).await
+    }
+
     #[tokio::test]
     async fn a_long_call_goes_on_on_the_slow_lane_and_a_short_one_does_not() {
         let lanes = Lanes::start(&SandboxConfig::default()).expect("threads");
         let own = getpriority_process(None).expect("priority");
-        let short = lanes.run(Lane::Quick, async {
+        let short = run(&lanes, Lane::Quick, async {
             tokio::task::yield_now().await;
             here()
         });
         assert_eq!(short.await.expect("ends"), ("reef-sandbox".to_owned(), own));
-        let long = lanes.run(Lane::Quick, async {
+        let long = run(&lanes, Lane::Quick, async {
             let first = here();
             burn(QUICK_TIME_MAX * 2);
             tokio::task::yield_now().await;
@@ -205,7 +216,7 @@ mod tests {
         let (first, then) = long.await.expect("ends");
         assert_eq!(first.0, "reef-sandbox");
         assert_eq!(then, ("reef-slow".to_owned(), SLOW_NICE));
-        let known = lanes.run(Lane::Slow, async { here() });
+        let known = run(&lanes, Lane::Slow, async { here() });
         assert_eq!(known.await.expect("ends").0, "reef-slow");
     }
 
@@ -213,7 +224,7 @@ mod tests {
     async fn blocking_work_of_a_slow_call_keeps_the_hosts_priority() {
         let lanes = Lanes::start(&SandboxConfig::default()).expect("threads");
         let own = getpriority_process(None).expect("priority");
-        let work = lanes.run(Lane::Slow, async { blocking(here).await });
+        let work = run(&lanes, Lane::Slow, async { blocking(here).await });
         assert_eq!(work.await.expect("ends").expect("ran"), ("reef-sandbox".to_owned(), own));
     }
 
@@ -222,7 +233,7 @@ mod tests {
         let lanes = Lanes::start(&SandboxConfig::default()).expect("threads");
         for lane in [Lane::Quick, Lane::Slow] {
             let (guard, ended) = tokio::sync::oneshot::channel::<()>();
-            let work = lanes.run(lane, async move {
+            let work = run(&lanes, lane, async move {
                 let _guard = guard;
                 std::future::pending::<()>().await;
             });

@@ -284,10 +284,10 @@ async fn describe(
     };
     let mut state = CallState::new(Call::new(nowhere), shared.config(), digest.into(), None);
     state.sealed = generation.describes_alone().then_some(Export::Describe.name());
-    let (lanes, own) = (shared.lanes(), (Arc::clone(shared), Arc::clone(linked)));
+    let (lanes, meter, own) = (shared.lanes(), Arc::clone(&state.meter), (Arc::clone(shared), Arc::clone(linked)));
     // Loading is not urgent, and what a recipe does here nobody has seen before.
-    let described =
-        lanes.run(Lane::Slow, async move { run(&own.0, own.1.as_ref(), state, Export::Describe).await.result });
+    let described = async move { run(&own.0, own.1.as_ref(), state, Export::Describe).await.result };
+    let described = lanes.run(Lane::Slow, meter, described);
     let broken = |error| Err(Fault::new(FaultKind::HostBug, format!("it ended without an answer: {error}")));
     match described.await.unwrap_or_else(broken) {
         Ok(Returned::Manifest(raw)) => Manifest::from_guest(raw, generation.capabilities()),

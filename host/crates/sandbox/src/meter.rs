@@ -34,8 +34,12 @@ impl Stopwatch {
         self.total_ns.fetch_add(now_ns.saturating_sub(started), Ordering::Relaxed);
     }
 
-    fn read(&self, now_ns: u64) -> Duration {
-        let running = now_ns.saturating_sub(self.started_ns.load(Ordering::Relaxed));
+    /// Asks `now_ns` only while it runs.
+    fn read(&self, now_ns: impl FnOnce() -> u64) -> Duration {
+        let running = match self.started_ns.load(Ordering::Relaxed) {
+            IDLE => 0,
+            started => now_ns().saturating_sub(started),
+        };
         Duration::from_nanos(self.total_ns.load(Ordering::Relaxed).saturating_add(running))
     }
 }
@@ -74,12 +78,12 @@ impl Meter {
 
     /// Guest time until now; while the guest runs, only its own thread may ask.
     pub(crate) fn guest(&self) -> Duration {
-        self.polled.read(nanos(thread_time()))
+        self.polled.read(|| nanos(thread_time()))
     }
 
     /// Time in training and model calls until now.
     pub(crate) fn host(&self) -> Duration {
-        self.host.read(self.now_ns())
+        self.host.read(|| self.now_ns())
     }
 
     /// Books time as host time until the returned value is dropped.

@@ -76,9 +76,9 @@ impl Verifier {
     async fn check(&self, call: Call, label: Arc<str>, task: String, answer: String) -> Result<Returned, Fault> {
         let (shared, linked) = (Arc::clone(&self.0.sandbox.0), Arc::clone(&self.0.linked));
         let state = CallState::new(call, shared.config(), label, None);
-        let lanes = Arc::clone(&shared);
+        let (lanes, meter) = (Arc::clone(&shared), Arc::clone(&state.meter));
         let task = async move { run(&shared, linked.as_ref(), state, Export::Check { task, answer }).await };
-        match lanes.lanes().run(Lane::Quick, task).await {
+        match lanes.lanes().run(Lane::Quick, meter, task).await {
             Ok(Ended { result, .. }) => result,
             Err(error) => Err(Fault::new(FaultKind::HostBug, format!("the check ended without an answer: {error}"))),
         }
