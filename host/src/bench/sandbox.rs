@@ -122,8 +122,8 @@ async fn fresh_call(config: &Config, path: &Path, runs: usize) -> Result<Value, 
     selections(&recipe, &Arc::default(), runs).await
 }
 
-/// Selections of all samples, one after the other, in microseconds: as their caller waits for them, and what of it
-/// the guest's thread worked on instantiation and the call.
+/// Selections of all samples, one after the other, in microseconds: as long as their caller waits, with the hand-over
+/// between threads, and what of it the guest's thread worked on instantiation, the call and the drop.
 async fn selections(recipe: &Recipe, samples: &Arc<Vec<PoolSample>>, runs: usize) -> Result<Value, StartError> {
     let (mut times, mut guest) = (Vec::with_capacity(runs * CALLS), Vec::with_capacity(runs * CALLS));
     for _ in 0..runs * CALLS {
@@ -135,7 +135,7 @@ async fn selections(recipe: &Recipe, samples: &Arc<Vec<PoolSample>>, runs: usize
         ended.result.map_err(|fault| StartError::Recipe(fault.to_string()))?;
     }
     let (p99, calls) = (percentile(times.clone(), 99), times.len());
-    Ok(json!({ "median": median(times), "p99": p99, "guest_median": median(guest), "calls": calls }))
+    Ok(json!({ "caller_median": median(times), "caller_p99": p99, "median": median(guest), "calls": calls }))
 }
 
 /// A selection that reads two columns of 64 samples of 512 tokens each; the tokens stay in the host.

@@ -48,7 +48,7 @@ pub struct CallReport {
     pub function: String,
     /// Fuel consumed.
     pub fuel: u64,
-    /// Time that the guest ran, microseconds.
+    /// Processor time of the guest, from instantiating it to dropping it, microseconds.
     pub guest_us: u64,
     /// Time in training, model and other host calls that take long, microseconds.
     pub host_us: u64,

@@ -81,6 +81,14 @@ impl Meter {
         self.polled.read(|| nanos(thread_time()))
     }
 
+    /// Books work on the guest's behalf: polls of its call, and the end of its instance.
+    pub(crate) fn booked<R>(&self, work: impl FnOnce() -> R) -> R {
+        self.polled.start(nanos(thread_time()));
+        let done = work();
+        self.polled.stop(nanos(thread_time()));
+        done
+    }
+
     /// Time in training and model calls until now.
     pub(crate) fn host(&self) -> Duration {
         self.host.read(|| self.now_ns())
@@ -112,10 +120,8 @@ impl<T> Future for Metered<'_, T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
-        self.meter.polled.start(nanos(thread_time()));
-        let polled = self.inner.as_mut().poll(context);
-        self.meter.polled.stop(nanos(thread_time()));
-        polled
+        let Self { meter, inner } = &mut *self;
+        meter.booked(|| inner.as_mut().poll(context))
     }
 }
 

@@ -94,7 +94,7 @@ pub(crate) async fn run(shared: &Shared, linked: &dyn Linked, mut state: CallSta
     let work = Metered { meter: Arc::clone(&meter), inner: linked.call(&mut store, export) };
     let outcome = patience.watch(work, &cancel).await;
     let fuel = fuel_max.saturating_sub(store.get_fuel().unwrap_or(0));
-    let mut state = store.into_data();
+    let mut state = meter.booked(|| store.into_data());
     let result = settle(outcome, function, &state);
     if let Ok(returned) = &result {
         state.traffic.took(returned.bytes());
