@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 RECIPES := -p reef-recipe-sao
 GUESTS := -p reef-guest-faults -p reef-guest-own-loss
-EXAMPLES := -p reef-recipe --example best-of --example exact-match --example reinforce
+EXAMPLES := -p reef-recipe --example best-of --example exact-match --example reinforce --example verified
 WASM := --target wasm32-wasip2 --profile recipe
 REEF := target/debug/reef
 

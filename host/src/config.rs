@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_yaml_ng::Value;
 
 use crate::error::StartError;
+use crate::verifiers::check_name;
 
 /// Everything an operator can set.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -133,6 +134,8 @@ pub struct RecipeSection {
     pub grants: Option<reef_sandbox::Grants>,
     /// Values for the recipe's own keys; a scenario may override them.
     pub config: BTreeMap<String, serde_json::Value>,
+    /// Verifiers that recipes may ask by name: components of the world `verifier`.
+    pub verifiers: BTreeMap<String, PathBuf>,
     /// Compile recipes in the server's own process instead of a bounded one for each: for programs that embed a server.
     pub compile_in_process: bool,
 }
@@ -304,6 +307,7 @@ impl Config {
             return Err("training.pool_max and training.step_seconds_max must be at least 1".to_owned());
         }
         self.scenarios.gate.check().map_err(|problem| format!("scenarios.{problem}"))?;
+        self.recipes.verifiers.keys().try_for_each(|name| check_name(name))?;
         for (index, token) in self.auth.tokens.iter().enumerate() {
             if token.sha256.is_some() == token.env.is_some() {
                 return Err(format!("auth.tokens[{index}] needs exactly one of 'sha256' and 'env'"));
@@ -319,7 +323,7 @@ const BATCH_MAX: usize = 256;
 const LORA_RANK_MAX: i64 = 1024;
 
 /// Maps whose keys are the operator's own.
-const FREE_MAPS: [&str; 2] = ["recipes.config", "scenarios.gate"];
+const FREE_MAPS: [&str; 3] = ["recipes.config", "recipes.verifiers", "scenarios.gate"];
 
 fn refuse_unknown_keys(value: &Value, known: &Value, path: &str) -> Result<(), String> {
     if FREE_MAPS.contains(&path) {

@@ -30,7 +30,7 @@ use crate::http::status::Operations;
 use crate::http::{Parts, router};
 use crate::jobs::environment::environment;
 use crate::jobs::exchange_recipe::Exchange;
-use crate::jobs::guest_reads::EngineTokens;
+use crate::jobs::guest_reads::GuestReads;
 use crate::jobs::learn_scenario::learn_scenario;
 use crate::jobs::run_step::Workshop;
 use crate::jobs::trainer_thread::TrainerThread;
@@ -38,6 +38,7 @@ use crate::receipts::Receipts;
 use crate::recipe_files;
 use crate::recipes::Recipes;
 use crate::scenarios::{Scenario, Scenarios};
+use crate::verifiers;
 use crate::weights::WeightsCache;
 
 /// Scenarios that may come alive before the learners' task has taken the first.
@@ -157,8 +158,10 @@ async fn build(config: &Config, auth: Arc<Auth>) -> Result<Built, StartError> {
     ));
     let grants = config.recipes.grants.clone().unwrap_or_else(Grants::all);
     let recipes = Recipes::new(sandbox.clone(), grants, (store.clone(), config.data.clone()), recipe.clone());
+    let verifiers = verifiers::load(&sandbox, Some(&config.data), &config.recipes.verifiers).await?;
     let exchange = Exchange {
         recipes,
+        reads: GuestReads { engine: Some(engine.clone()), store: store.clone(), verifiers },
         store: store.clone(),
         recipe_config: Arc::new(config.recipes.config.clone().into_iter().collect()),
     };
@@ -254,20 +257,21 @@ fn workshop(
         .manifest()
         .check_config(&exchange.recipe_config)
         .map_err(|problem| StartError::Config(format!("recipes.config: {problem}")))?;
+    let (training, verifiers) = (&config.training, &exchange.reads.verifiers);
+    let environment = environment(engine, config.engine.lora, training.share, &config.sandbox, verifiers);
     Ok(Workshop {
         store: exchange.store.clone(),
         scenarios: Arc::clone(scenarios),
         engine: engine.clone(),
         recipe: recipe.clone(),
         exchange,
-        tokens: Arc::new(EngineTokens(engine.clone())),
         trainer: TrainerThread::start()
             .map_err(|error| StartError::Other(format!("the trainer thread cannot start: {error}")))?,
         lora: config.engine.lora,
         share: config.training.share,
         step_max: Duration::from_secs(config.training.step_seconds_max),
         turn: Arc::new(Semaphore::new(1)),
-        environment: environment(engine, config.engine.lora, config.training.share, &config.sandbox),
+        environment,
     })
 }
 

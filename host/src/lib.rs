@@ -18,4 +18,5 @@ pub mod recipe_files;
 pub mod recipes;
 pub mod scenarios;
 pub mod telemetry;
+pub mod verifiers;
 pub mod weights;

@@ -29,15 +29,19 @@ pub async fn keep_bytes(store: &Store, data: &Path, bytes: Vec<u8>, recipe: &Rec
     note(store, recipe, move || put(&data, &bytes, &digest)).await
 }
 
+/// Keeps a verifier; only the steps that used it name it.
+pub async fn keep_verifier(data: &Path, bytes: Vec<u8>, digest: &str) -> Result<(), StartError> {
+    let (data, digest) = (data.to_owned(), digest.to_owned());
+    written(move || put(&data, &bytes, &digest)).await.map(drop)
+}
+
 /// Bytes first, then the row: what the store names is there.
 async fn note(
     store: &Store,
     recipe: &Recipe,
     keep: impl FnOnce() -> Result<usize, StartError> + Send + 'static,
 ) -> Result<(), StartError> {
-    let written = tokio::task::spawn_blocking(keep).await;
-    let bytes =
-        written.map_err(|error| StartError::Other(format!("keeping the component was interrupted: {error}")))??;
+    let bytes = written(keep).await?;
     let manifest = recipe.manifest();
     let row = KeptRecipe {
         digest: recipe.digest().to_owned(),
@@ -48,6 +52,11 @@ async fn note(
         first_loaded_ms: now_ms(),
     };
     Ok(store.keep_recipe(row).await?)
+}
+
+async fn written(keep: impl FnOnce() -> Result<usize, StartError> + Send + 'static) -> Result<usize, StartError> {
+    let written = tokio::task::spawn_blocking(keep).await;
+    written.map_err(|error| StartError::Other(format!("keeping the component was interrupted: {error}")))?
 }
 
 /// The bytes of a component that was kept.

@@ -13,7 +13,7 @@ use reqwest::Method;
 use serde_json::{Map, Value, json};
 
 use super::learn::{ended, feed, quick};
-use crate::support::{Caller, TestHost, config, faults, model, reef, sao};
+use crate::support::{Caller, TestHost, component, config, faults, model, reef, sao};
 
 const SCENARIO: &str = "again";
 
@@ -155,6 +155,47 @@ async fn a_step_that_failed_or_never_was_is_told() {
     std::fs::write(component.path(), "damaged").expect("written");
     let refusal = replay_step(&wanted(data.path(), 1)).await.expect_err("no such component").to_string();
     assert!(refusal.contains("SHA-256"), "{refusal}");
+}
+
+#[tokio::test]
+async fn a_recipe_that_reads_texts_and_asks_a_verifier_is_replayed_the_same() {
+    let host = TestHost::start(|config| {
+        config.recipe = Some(component("examples/verified.wasm"));
+        config.recipes.verifiers = BTreeMap::from([("exact-match".to_owned(), component("examples/exact_match.wasm"))]);
+    })
+    .await;
+    let caller = host.caller(SCENARIO);
+    caller.create(json!({ "training_mode": "manual", "gate": { "kind": "always" } })).await;
+    let mut receipts = Vec::new();
+    for index in 0..4 {
+        let answer = caller.chat(&format!("Say \"{index}\"."), json!({ "seed": index, "max_tokens": 6 })).await.ok();
+        receipts.push(answer.receipt());
+    }
+    let plain = caller.chat("Say it without quotes.", json!({ "max_tokens": 4 })).await.ok().receipt();
+    // Two first turns do not follow each other: the recipe hears of it, and nobody trains on it.
+    let other = caller.chat("Say.", json!({ "max_tokens": 4 })).await.ok().receipt();
+    caller.post("/reef/report", json!({ "references": [plain, other], "score": 1.0 })).await.ok();
+    for receipt in &receipts {
+        caller.report(receipt, 1.0).await.ok();
+    }
+    caller.post(&caller.path("/update"), json!({ "training_mode": "auto" })).await.ok();
+    let step = ended(&caller, 1).await.pop().expect("a step");
+    assert_eq!(step["kind"], "released", "{step}");
+    assert_eq!(step["metrics"]["verified/unusable"], 1.0, "{step}");
+    assert!(step["metrics"]["verified/tokens"].as_f64().expect("counted") >= 4.0, "{step}");
+    assert!(step["metrics"]["verified/score"].is_number(), "{step}");
+    let data = host.stop().await;
+    let replayed = replay_step(&wanted(data.path(), 1)).await.expect("replayed");
+    assert!(replayed.same && replayed.notes.is_empty(), "{replayed:#?}");
+
+    let mut again = over(data.path(), component("examples/verified.wasm"), json!({}), false);
+    again.config.recipes.verifiers.insert("exact-match".to_owned(), component("examples/exact_match.wasm"));
+    let again = run(again).await;
+    assert_eq!(batches(&again.imagined), batches(&again.recorded), "{again:#?}");
+    let verifier = sha256_hex(&std::fs::read(component("examples/exact_match.wasm")).expect("read"));
+    std::fs::remove_file(data.path().join(format!("recipes/{verifier}.wasm"))).expect("removed");
+    let refusal = replay_step(&wanted(data.path(), 1)).await.expect_err("its verifier is gone").to_string();
+    assert!(refusal.contains(&verifier), "{refusal}");
 }
 
 fn over(data: &Path, recipe: PathBuf, values: Value, train: bool) -> backtest::Wanted {

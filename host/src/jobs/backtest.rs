@@ -8,20 +8,23 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use reef_core::{RecordId, ReleaseId, ReleaseOrigin, Report, Sample, ScenarioName, Step, StepOutcome, TenantId};
-use reef_sandbox::{Blame, Call, Context, Fault, PoolSample, Proposal, Quarantine, Recipe};
-use reef_store::{RecordBody, RecordKind, Scenario};
+use reef_engine::Engine;
+use reef_sandbox::{Blame, Call, Capability, Context, Fault, PoolSample, Proposal, Quarantine, Recipe};
+use reef_store::{RecordBody, RecordKind, Scenario, Unusable};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use super::guest_reads::GuestReads;
 use super::held_out::HeldOut;
 use super::learn_scenario::{chosen, prompt, seed};
 use super::replay_step::outcome;
-use super::rerun::{Folder, Proposer, blocking, engine, load};
+use super::rerun::{Folder, Proposer, blocking, engine, load, sandbox};
 use super::run_step::{CRITIC_STATE, HOST_STATE, guest_state};
 use super::stream_pool::{Moment, StreamPool};
 use super::transcript::content_of;
 use crate::config::Config;
 use crate::error::StartError;
+use crate::verifiers;
 
 /// Steps of a backtest; their batches are in memory.
 pub const STEPS_MAX: u32 = 1_000;
@@ -116,7 +119,7 @@ pub async fn backtest(wanted: &Wanted, progress: &dyn Fn(u64)) -> Result<Backtes
             .collect();
         let ids: Vec<RecordId> = arrived.iter().map(|(_, report)| report.id.clone()).collect();
         let formed = walk.folder.store.formed(&wanted.tenant, &wanted.scenario, &ids).await?;
-        let mut formed: HashMap<RecordId, Result<Sample, String>> = formed.into_iter().collect();
+        let mut formed: HashMap<RecordId, Result<Sample, Unusable>> = formed.into_iter().collect();
         for (sequence, report) in arrived {
             let sample = formed.remove(&report.id);
             walk.arrive(sequence, &report, sample).await?;
@@ -142,6 +145,7 @@ struct Walk<'a> {
     chain: HashMap<ReleaseId, ReleaseId>,
     held_out: Option<HeldOut>,
     proposer: Option<Proposer>,
+    reads: GuestReads,
     pool: StreamPool,
     state: BTreeMap<String, Vec<u8>>,
     quarantine: Quarantine,
@@ -159,7 +163,8 @@ impl<'a> Walk<'a> {
         let bytes = blocking(move || std::fs::read(&path)).await?.map_err(|error| {
             StartError::Recipe(format!("the component {} cannot be read: {error}", wanted.recipe.display()))
         })?;
-        let recipe = load(bytes, wanted.config.sandbox.clone()).await?;
+        let sandbox = sandbox(wanted.config.sandbox.clone())?;
+        let recipe = load(&sandbox, bytes).await?;
         let (tenant, name) = (&wanted.tenant, &wanted.scenario);
         let recorded = recorded(&folder, tenant, name).await?;
         let mut notes = Vec::new();
@@ -184,7 +189,10 @@ impl<'a> Walk<'a> {
             Some((listed.release.release_id, before?))
         });
         let chain = chain.collect();
-        let (held_out, proposer) = engine_parts(wanted, &folder, &model).await?;
+        let engine = engine_if_needed(wanted, &folder, &model, &recipe).await?;
+        let (held_out, proposer) = engine_parts(wanted, &folder, engine.as_ref()).await?;
+        let verifiers = verifiers::load(&sandbox, None, &wanted.config.recipes.verifiers).await?;
+        let reads = GuestReads { engine, store: folder.store.clone(), verifiers };
         let trained =
             (0..).zip(&recorded.steps).flat_map(|(at, step)| step.batch.iter().map(move |id| (id.clone(), at)));
         Ok(Self {
@@ -195,6 +203,7 @@ impl<'a> Walk<'a> {
             chain,
             held_out,
             proposer,
+            reads,
             pool: StreamPool::new(wanted.config.training.pool_max),
             state: BTreeMap::new(),
             quarantine: Quarantine::default(),
@@ -213,7 +222,7 @@ impl<'a> Walk<'a> {
         &mut self,
         sequence: i64,
         report: &Report,
-        sample: Option<Result<Sample, String>>,
+        sample: Option<Result<Sample, Unusable>>,
     ) -> Result<(), StartError> {
         self.advance(sequence);
         if let (Some(at), Some(score)) = (self.trained.get(&report.id), report.score)
@@ -264,7 +273,8 @@ impl<'a> Walk<'a> {
         let samples = self.pool.samples();
         let mut step = self.draft(now_ms);
         let all = (0..u32::try_from(samples.len()).unwrap_or(0)).collect();
-        let call = Call { state: guest_state(self.state.clone()), ..self.call(&step, &samples, all) };
+        let (state, unusable) = (guest_state(self.state.clone()), self.pool.unassembled());
+        let call = Call { state, unusable, ..self.call(&step, &samples, all) };
         let outcome = self.recipe.select_samples(call).await;
         step.metrics.extend(outcome.metrics);
         let selection = match outcome.result {
@@ -375,7 +385,8 @@ impl<'a> Walk<'a> {
             head: step.parent.to_string(),
             max_staleness: self.max_staleness,
         };
-        Call { samples: Arc::clone(samples), batch, config: self.config.clone(), ..Call::new(context) }
+        let call = Call { samples: Arc::clone(samples), batch, config: self.config.clone(), ..Call::new(context) };
+        self.reads.give(&(self.wanted.tenant.clone(), self.wanted.scenario.clone()), call)
     }
 
     fn fault(&mut self, now_ms: i64, fault: &Fault) {
@@ -397,17 +408,28 @@ fn mean(sum: f64, count: usize) -> Option<f64> {
     (count > 0).then(|| sum / count as f64)
 }
 
-/// Held-out prompts need the tokenizer, and proposals the whole model; without either nothing is loaded.
-async fn engine_parts(
+/// Held-out prompts and recipes that read texts need the tokenizer, and proposals the whole model; without any of them
+/// nothing is loaded.
+async fn engine_if_needed(
     wanted: &Wanted,
     folder: &Folder,
     model: &str,
-) -> Result<(Option<HeldOut>, Option<Proposer>), StartError> {
+    recipe: &Recipe,
+) -> Result<Option<Engine>, StartError> {
     let tasks = folder.store.held_out(&wanted.tenant, &wanted.scenario).await?;
-    if tasks.is_empty() && !wanted.train {
-        return Ok((None, None));
+    if tasks.is_empty() && !wanted.train && !recipe.imports().contains(&Capability::Tokens) {
+        return Ok(None);
     }
-    let engine = engine(&wanted.config, model).await?;
+    engine(&wanted.config, model).await.map(Some)
+}
+
+async fn engine_parts(
+    wanted: &Wanted,
+    folder: &Folder,
+    engine: Option<&Engine>,
+) -> Result<(Option<HeldOut>, Option<Proposer>), StartError> {
+    let Some(engine) = engine.cloned() else { return Ok((None, None)) };
+    let tasks = folder.store.held_out(&wanted.tenant, &wanted.scenario).await?;
     let copy = engine.clone();
     let held_out = blocking(move || HeldOut::new(&copy, tasks)).await??;
     let proposer = wanted.train.then(|| Proposer::new(engine, wanted.config.engine.lora)).transpose()?;

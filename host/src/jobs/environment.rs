@@ -1,12 +1,18 @@
 //! Where steps run: recorded with each, because another build or machine may round differently.
 
 use reef_engine::{Engine, LoraConfig};
-use reef_sandbox::SandboxConfig;
+use reef_sandbox::{SandboxConfig, Verifiers};
 use reef_store::Environment;
 use serde_json::json;
 
 /// What a step of this process says of where it ran. `share`: of wall time while requests run.
-pub fn environment(engine: &Engine, lora: LoraConfig, share: f64, sandbox: &SandboxConfig) -> Environment {
+pub fn environment(
+    engine: &Engine,
+    lora: LoraConfig,
+    share: f64,
+    sandbox: &SandboxConfig,
+    verifiers: &Verifiers,
+) -> Environment {
     Environment {
         reef: env!("CARGO_PKG_VERSION").to_owned(),
         wasmtime: env!("REEF_WASMTIME_VERSION").to_owned(),
@@ -17,6 +23,7 @@ pub fn environment(engine: &Engine, lora: LoraConfig, share: f64, sandbox: &Sand
         share,
         lora: json!(lora),
         sandbox: json!(sandbox),
+        verifiers: verifiers.iter().map(|(name, verifier)| (name.clone(), verifier.digest().to_owned())).collect(),
     }
 }
 

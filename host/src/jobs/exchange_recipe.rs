@@ -12,6 +12,7 @@ use reef_store::{RecipeState, RecipeUse, RecordedStep, STATE_WRITER_KEY, Store, 
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use super::guest_reads::GuestReads;
 use super::learn_scenario::chosen;
 use super::run_step::{context, context_outside, guest_state};
 use crate::clock::now_ms;
@@ -30,6 +31,8 @@ pub struct Exchange {
     pub recipes: Recipes,
     /// The truth.
     pub store: Store,
+    /// What recipes may read.
+    pub reads: GuestReads,
     /// The operator's values for recipes' keys.
     pub recipe_config: Arc<Map<String, Value>>,
 }
@@ -169,6 +172,7 @@ impl Exchange {
     /// A selection from an empty pool: the cheapest call that runs the recipe's own code.
     async fn smoke(&self, scenario: &Scenario, recipe: &Recipe) -> Result<(), ExchangeError> {
         let call = Call { config: self.config(scenario), ..Call::new(context_outside(scenario)) };
+        let call = self.reads.give(&scenario.key, call);
         match recipe.select_samples(call).await.result {
             Err(fault) if fault.blame() != Blame::Host => {
                 Err(ExchangeError::Failed { place: "on an empty pool".to_owned(), fault })
@@ -189,8 +193,10 @@ impl Exchange {
                 batch: (0..u32::try_from(samples.len()).unwrap_or(0)).collect(),
                 samples: Arc::clone(&samples),
                 config: self.config(scenario),
+                unusable: recorded.inputs.unassembled,
                 ..Call::new(context)
             };
+            let call = self.reads.give(&scenario.key, call);
             let selection = match recipe.select_samples(call).await.result {
                 Ok(selection) => selection,
                 Err(fault) if fault.blame() == Blame::Host => continue,

@@ -1,18 +1,41 @@
-//! What a recipe may read beside columns: the tokenizer and chat template of the model, and the conversation, tags
-//! and session behind a sample. The step hands both to the sandbox, which asks only for records of the call's samples.
+//! What a recipe may read beside columns: the tokenizer and chat template of the model, the conversation, tags and
+//! session behind a sample, and the verdicts of the operator's verifiers. Steps, exchanges, replays and backtests give
+//! the same; the sandbox asks only for records of the call's samples.
+
+use std::sync::Arc;
 
 use reef_core::{Message, RecordId};
 use reef_engine::Engine;
-use reef_sandbox::{RecordView, Records, Tokens};
+use reef_sandbox::{Call, RecordView, Records, Tokens, Verifiers};
 use reef_store::{RecordBody, Store};
 use serde_json::Value;
 use tokio::runtime::Handle;
 
 use crate::scenarios::ScenarioKey;
 
+/// What the calls of a process may read.
+#[derive(Debug, Clone)]
+pub struct GuestReads {
+    /// The model whose tokenizer and chat template recipes use; none = they get errors for it.
+    pub engine: Option<Engine>,
+    /// Where the records are.
+    pub store: Store,
+    /// The operator's verifiers.
+    pub verifiers: Verifiers,
+}
+
+impl GuestReads {
+    /// The call, with what it may read in this scenario.
+    pub fn give(&self, key: &ScenarioKey, call: Call) -> Call {
+        let tokens = self.engine.clone().map(|engine| Arc::new(EngineTokens(engine)) as Arc<dyn Tokens>);
+        let records = Arc::new(StoredRecords::new(&self.store, key));
+        Call { tokens, records: Some(records), verifiers: Arc::clone(&self.verifiers), ..call }
+    }
+}
+
 /// The tokenizer and the chat template of the engine's model.
 #[derive(Debug)]
-pub struct EngineTokens(pub Engine);
+struct EngineTokens(Engine);
 
 impl Tokens for EngineTokens {
     fn encode(&self, text: &str) -> Result<Vec<u32>, String> {
@@ -30,7 +53,7 @@ impl Tokens for EngineTokens {
 
 /// The records of one scenario. Every read blocks its own thread only.
 #[derive(Debug)]
-pub struct StoredRecords {
+struct StoredRecords {
     store: Store,
     key: ScenarioKey,
     runtime: Handle,
@@ -38,7 +61,7 @@ pub struct StoredRecords {
 
 impl StoredRecords {
     /// The current runtime drives the reads.
-    pub fn new(store: &Store, key: &ScenarioKey) -> Self {
+    fn new(store: &Store, key: &ScenarioKey) -> Self {
         Self { store: store.clone(), key: key.clone(), runtime: Handle::current() }
     }
 }

@@ -7,12 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use reef_core::{HeldOutTask, RecordId, ReleaseId, ReleaseOrigin, Sample, Step, StepOutcome, sha256_hex};
-use reef_sandbox::{Call, Choice, Context, Fault, PoolSample, Quarantine, Selection, Tokens};
+use reef_sandbox::{Call, Choice, Context, Fault, PoolSample, Quarantine, Selection};
 use reef_store::{Commit, PoolEntry, RecordedStep, StepInputs, TrainingMode};
 use tracing::Instrument;
 
 use super::exchange_recipe::ExchangeError;
-use super::guest_reads::StoredRecords;
 use super::held_out::{HeldOut, ScoreCache};
 use super::ingest_live::ingest_live;
 use super::run_step::{Ended, StepError, Work, Workshop, context, guest_state, recorded_state, run_step};
@@ -221,8 +220,10 @@ impl Learner {
         let mut inputs = self.inputs().await?;
         let entry = |pooled: &PoolSample| PoolEntry { report: pooled.sample.report.clone(), lag: pooled.lag };
         inputs.pool = usable.iter().map(entry).collect();
-        inputs.unusable = pool.unusable.clone();
-        retired.extend(pool.unusable);
+        inputs.unassembled =
+            pool.unusable.iter().filter_map(|(report, why)| Some((report.clone(), why.assembly?))).collect();
+        inputs.unusable = pool.unusable.into_iter().map(|(report, why)| (report, why.reason)).collect();
+        retired.extend(inputs.unusable.iter().cloned());
         let mut step = self.draft().await?;
         let samples: Arc<Vec<PoolSample>> = Arc::new(usable);
         let outcome = self.workshop.recipe.select_samples(self.call(&step, &samples, &inputs)).await;
@@ -272,15 +273,15 @@ impl Learner {
     }
 
     fn call(&self, step: &Step, samples: &Arc<Vec<PoolSample>>, inputs: &StepInputs) -> Call {
-        Call {
+        let call = Call {
             samples: Arc::clone(samples),
             batch: (0..u32::try_from(samples.len()).unwrap_or(0)).collect(),
             config: inputs.config.clone(),
             state: guest_state(state_of(inputs)),
-            tokens: Some(Arc::clone(&self.workshop.tokens) as Arc<dyn Tokens>),
-            records: Some(Arc::new(StoredRecords::new(&self.workshop.store, &self.scenario.key))),
+            unusable: inputs.unassembled.clone(),
             ..Call::new(Context { max_staleness: inputs.max_staleness, ..context(&self.scenario, step) })
-        }
+        };
+        self.workshop.exchange.reads.give(&self.scenario.key, call)
     }
 
     async fn draft(&self) -> Result<Step, StepError> {

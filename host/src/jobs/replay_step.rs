@@ -9,18 +9,21 @@ use std::sync::Arc;
 use reef_core::{
     CallReport, Gate, GateDecision, RecordId, ScenarioName, Step, StepOutcome, TenantId, gate_decision, sha256_hex,
 };
-use reef_engine::LoraConfig;
-use reef_sandbox::{Call, Context, Decision, Fault, Models, Outcome, PoolSample, Proposal, Recipe};
-use reef_store::{RecordedStep, StepInputs, StepTranscript};
+use reef_engine::{Engine, LoraConfig};
+use reef_sandbox::{Call, Capability, Context, Decision, Fault, Models, Outcome, PoolSample, Proposal, Recipe};
+use reef_store::{Environment, RecordedStep, StepInputs, StepTranscript};
 use serde::Serialize;
 
+use super::guest_reads::GuestReads;
 use super::learn_scenario::{chosen, seed, state_of};
-use super::rerun::{Folder, Proposer, engine, load};
+use super::rerun::{Folder, Proposer, engine, load, sandbox};
 use super::run_step::{CRITIC_STATE, HEAD_MOVED, HOST_STATE, UNMEASURED, gated, guest_state};
 use super::transcript::{Playback, content_of};
 use crate::config::Config;
 use crate::error::StartError;
 use crate::recipe_files;
+use crate::scenarios::ScenarioKey;
+use crate::verifiers;
 
 /// Ids of a list that are shown.
 const SHOWN_IDS_MAX: usize = 3;
@@ -79,8 +82,17 @@ pub async fn replay_step(wanted: &Wanted) -> Result<Replayed, StartError> {
         StartError::Config(format!("step {} ran under limits that this version does not know: {error}", step.step))
     })?;
     let digest = step.recipe.rsplit_once("#sha256:").map_or("", |(_, digest)| digest).to_owned();
-    let recipe = load(recipe_files::read(&folder.path, &digest)?, limits).await?;
+    let sandbox = sandbox(limits)?;
+    let recipe = load(&sandbox, recipe_files::read(&folder.path, &digest)?).await?;
+    let verifiers = verifiers::recorded(&sandbox, &folder.path, &transcript.environment.verifiers).await?;
+    let engine = if step.calls.len() > 1 || recipe.imports().contains(&Capability::Tokens) {
+        Some(model(wanted, &transcript.environment).await?)
+    } else {
+        None
+    };
     let mut replay = Replay {
+        key: (wanted.tenant.clone(), wanted.scenario.clone()),
+        reads: GuestReads { engine: engine.clone(), store: folder.store.clone(), verifiers },
         context: Context {
             tenant: wanted.tenant.to_string(),
             scenario: wanted.scenario.to_string(),
@@ -101,8 +113,10 @@ pub async fn replay_step(wanted: &Wanted) -> Result<Replayed, StartError> {
         state: BTreeMap::new(),
     };
     replay.select(&folder, wanted).await?;
-    if replay.step.calls.len() > 1 {
-        replay.update(&folder, wanted).await?;
+    if replay.step.calls.len() > 1
+        && let Some(engine) = engine
+    {
+        replay.update(&folder, wanted, engine).await?;
     } else {
         replay.notes.push("the step ended before the recipe was asked for an update".to_owned());
     }
@@ -124,7 +138,22 @@ async fn stored(folder: &Folder, wanted: &Wanted) -> Result<(Step, StepInputs, S
     }
 }
 
+/// The model of the step, set up as it was then.
+async fn model(wanted: &Wanted, environment: &Environment) -> Result<Engine, StartError> {
+    let mut config = Config { model: wanted.model.clone(), ..Config::default() };
+    config.engine.lora = shape(environment);
+    config.engine.context_max = usize::try_from(environment.context).unwrap_or(config.engine.context_max);
+    config.engine.threads = wanted.threads.unwrap_or(usize::try_from(environment.threads).unwrap_or(0));
+    engine(&config, &environment.model).await
+}
+
+fn shape(environment: &Environment) -> LoraConfig {
+    serde_json::from_value(environment.lora.clone()).unwrap_or_default()
+}
+
 struct Replay {
+    key: ScenarioKey,
+    reads: GuestReads,
     context: Context,
     step: Step,
     inputs: StepInputs,
@@ -144,13 +173,15 @@ impl Replay {
     }
 
     fn call(&self, samples: &Arc<Vec<PoolSample>>, state: BTreeMap<String, Vec<u8>>) -> Call {
-        Call {
+        let call = Call {
             samples: Arc::clone(samples),
             batch: (0..u32::try_from(samples.len()).unwrap_or(0)).collect(),
             config: self.inputs.config.clone(),
             state,
+            unusable: self.inputs.unassembled.clone(),
             ..Call::new(self.context.clone())
-        }
+        };
+        self.reads.give(&self.key, call)
     }
 
     fn take<T>(&mut self, outcome: Outcome<T>) -> Result<T, Fault> {
@@ -197,10 +228,10 @@ impl Replay {
     }
 
     /// The proposal with the real trainer, then the verdict against the transcript.
-    async fn update(&mut self, folder: &Folder, wanted: &Wanted) -> Result<(), StartError> {
+    async fn update(&mut self, folder: &Folder, wanted: &Wanted, engine: Engine) -> Result<(), StartError> {
         self.context.seed = self.step.seed;
         let samples = Arc::new(self.samples(folder, wanted, &self.step.batch).await?);
-        let proposer = self.proposer(wanted).await?;
+        let proposer = self.proposer(engine)?;
         let files = folder.files(&self.step.parent).await?;
         let call = self.call(&samples, state_of(&self.inputs));
         let proposed = proposer.propose(&self.recipe, call, files).await;
@@ -224,15 +255,11 @@ impl Replay {
         Ok(())
     }
 
-    async fn proposer(&mut self, wanted: &Wanted) -> Result<Proposer, StartError> {
+    fn proposer(&mut self, engine: Engine) -> Result<Proposer, StartError> {
         let environment = &self.transcript.environment;
-        let lora: LoraConfig = serde_json::from_value(environment.lora.clone()).unwrap_or_default();
-        let mut config = Config { model: wanted.model.clone(), ..Config::default() };
-        config.engine.lora = lora;
-        config.engine.context_max = usize::try_from(environment.context).unwrap_or(config.engine.context_max);
-        config.engine.threads = wanted.threads.unwrap_or(usize::try_from(environment.threads).unwrap_or(0));
-        let engine = engine(&config, &environment.model).await?;
-        let here = super::environment::environment(&engine, lora, environment.share, &Default::default());
+        let lora = shape(environment);
+        let here =
+            super::environment::environment(&engine, lora, environment.share, &Default::default(), &Default::default());
         let recorded = environment.clone();
         for (what, was, is) in [
             ("Reef", recorded.reef, here.reef),

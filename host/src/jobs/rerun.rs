@@ -64,9 +64,13 @@ pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stat
     tokio::task::spawn_blocking(work).await.map_err(|error| StartError::Other(format!("a task died: {error}")))
 }
 
+/// A sandbox with these limits.
+pub fn sandbox(limits: SandboxConfig) -> Result<Sandbox, StartError> {
+    Sandbox::new(limits).map_err(|error| StartError::Recipe(error.to_string()))
+}
+
 /// Loads a component with every capability: what it may do was decided when it ran, and here it can do nothing.
-pub async fn load(bytes: Vec<u8>, limits: SandboxConfig) -> Result<Recipe, StartError> {
-    let sandbox = Sandbox::new(limits).map_err(|error| StartError::Recipe(error.to_string()))?;
+pub async fn load(sandbox: &Sandbox, bytes: Vec<u8>) -> Result<Recipe, StartError> {
     sandbox.load(bytes, &Grants::all()).await.map_err(|error| StartError::Recipe(error.to_string()))
 }
 

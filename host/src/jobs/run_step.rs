@@ -14,13 +14,10 @@ use reef_core::{
 use reef_engine::train::CRITIC_FILE;
 use reef_engine::{Engine, Weights};
 use reef_release::ReleaseFile;
-use reef_sandbox::{
-    Call, Context, Decision, Fault, Models, Outcome, PoolSample, Proposal, Recipe, Tokens, Training, Verdict,
-};
+use reef_sandbox::{Call, Context, Decision, Fault, Models, Outcome, PoolSample, Proposal, Recipe, Training, Verdict};
 use reef_store::{Bytes, Commit, Environment, STATE_WRITER_KEY, StepInputs, StepTranscript, Store};
 
 use super::exchange_recipe::Exchange;
-use super::guest_reads::{EngineTokens, StoredRecords};
 use super::held_out::{Binding, HeldOut, Measured, ScoreCache, StepModels};
 use super::trainer_thread::{Abort, Files, Start, StepTraining, TrainerThread};
 use super::transcript::{Recorder, Recording, content_of};
@@ -64,8 +61,6 @@ pub struct Workshop {
     pub environment: Environment,
     /// Which recipe a scenario uses, and how it falls back.
     pub exchange: Exchange,
-    /// The tokenizer and the chat template, for recipes.
-    pub tokens: Arc<EngineTokens>,
 }
 
 /// What one step works on.
@@ -265,18 +260,17 @@ impl Run<'_> {
                 None => drop(state.remove(key)),
             }
         }
-        Call {
+        let call = Call {
             samples: Arc::clone(&work.samples),
             batch: (0..u32::try_from(work.samples.len()).unwrap_or(0)).collect(),
             config: work.inputs.config.clone(),
             state,
             training,
             models,
-            tokens: Some(Arc::clone(&self.workshop.tokens) as Arc<dyn Tokens>),
-            records: Some(Arc::new(StoredRecords::new(&self.workshop.store, &work.scenario.key))),
             cancel: self.abort.guest(),
             ..Call::new(Context { max_staleness: work.inputs.max_staleness, ..context(&work.scenario, &work.step) })
-        }
+        };
+        self.workshop.exchange.reads.give(&work.scenario.key, call)
     }
 
     /// Books what a call used; keeps its staged state only if it succeeded.

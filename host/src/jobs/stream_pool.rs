@@ -5,8 +5,9 @@
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-use reef_core::{RecordId, ReleaseId, Report, Sample};
+use reef_core::{AssemblyError, RecordId, ReleaseId, Report, Sample};
 use reef_sandbox::PoolSample;
+use reef_store::Unusable;
 
 /// What a sample must fulfil at a moment of the stream.
 #[derive(Debug, Default)]
@@ -30,6 +31,7 @@ pub struct StreamPool {
     /// Records that a batch has trained on.
     trained: HashSet<RecordId>,
     refused: BTreeMap<String, u64>,
+    unassembled: Vec<(RecordId, AssemblyError)>,
 }
 
 impl StreamPool {
@@ -43,7 +45,13 @@ impl StreamPool {
             claimed: HashMap::new(),
             trained: HashSet::new(),
             refused: BTreeMap::new(),
+            unassembled: Vec::new(),
         }
+    }
+
+    /// Reports since the last call whose turns do not form one trajectory.
+    pub fn unassembled(&mut self) -> Vec<(RecordId, AssemblyError)> {
+        std::mem::take(&mut self.unassembled)
     }
 
     /// What a selection sees now, oldest first.
@@ -66,13 +74,16 @@ impl StreamPool {
     }
 
     /// A report arrives; `fenced`: its prompt is the one of a held-out task.
-    pub fn arrive(&mut self, report: &Report, formed: Option<Result<Sample, String>>, fenced: bool) {
+    pub fn arrive(&mut self, report: &Report, formed: Option<Result<Sample, Unusable>>, fenced: bool) {
         if let Some(old) = &report.amends {
             self.amend(old, &report.id);
         }
         let sample = match formed {
             None => return,
-            Some(Err(reason)) => return self.refuse(&reason),
+            Some(Err(why)) => {
+                self.unassembled.extend(why.assembly.map(|error| (report.id.clone(), error)));
+                return self.refuse(&why.reason);
+            }
             Some(Ok(sample)) => sample,
         };
         if let Some(record) = sample.records.iter().find(|record| self.trained.contains(record)) {
@@ -234,7 +245,7 @@ mod tests {
         assert_eq!(shown(&pool), [at("c", 0)], "the amendment takes the record over");
         pool.consume(&[id("c")]);
         arrive(&mut pool, "d", "r1");
-        pool.arrive(&report("e", None), Some(Err("capture off: record r9".to_owned())), false);
+        pool.arrive(&report("e", None), Some(Err("capture off: record r9".to_owned().into())), false);
         pool.arrive(&report("f", None), Some(Ok(sample("f", "r2", 0))), true);
         assert!(shown(&pool).is_empty());
         let kinds: Vec<&str> = pool.refused().keys().map(String::as_str).collect();

@@ -73,7 +73,8 @@ impl<'a> From<&'a TokenTrace> for Turn<'a> {
 }
 
 /// Why turns do not form one trajectory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum AssemblyError {
     /// Nothing to assemble.
     #[error("no turns")]

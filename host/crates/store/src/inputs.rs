@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use reef_core::{Gate, RecordId, ScenarioName, TenantId};
+use reef_core::{AssemblyError, Gate, RecordId, ScenarioName, TenantId};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sqlx::SqliteConnection;
@@ -40,6 +40,9 @@ pub struct StepInputs {
     pub retired: Vec<(RecordId, String)>,
     /// Reports of that pool that could not become samples, and why.
     pub unusable: Vec<(RecordId, String)>,
+    /// Those of them whose turns do not form one trajectory; the recipe hears of them.
+    #[serde(default)]
+    pub unassembled: Vec<(RecordId, AssemblyError)>,
     /// Largest lag of a usable sample.
     pub max_staleness: u32,
     /// Samples that a selection could have seen at most.
@@ -81,6 +84,8 @@ pub struct Environment {
     pub lora: Value,
     /// Limits of sandboxed calls.
     pub sandbox: Value,
+    /// SHA-256 of the verifiers' components, by name.
+    pub verifiers: BTreeMap<String, String>,
 }
 
 /// What a step heard and left behind.

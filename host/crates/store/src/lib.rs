@@ -37,3 +37,4 @@ pub use samples::{Counts, Pool};
 pub use scenarios::{Created, Scenario, ScenarioSettings, TrainingMode};
 pub use steps::Commit;
 pub use store::{Store, WriteStats};
+pub use trajectory::Unusable;

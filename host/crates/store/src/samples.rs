@@ -11,7 +11,7 @@ use crate::codec::{from_text, to_text};
 use crate::error::{Fault, StoreError, conflict, damaged, invalid};
 use crate::key::Key;
 use crate::records::{read_tokens, record_id};
-use crate::trajectory::{Exchange, Graded, form};
+use crate::trajectory::{Exchange, Graded, Unusable, form};
 
 /// Samples of one pool or batch; all their tokens are in memory at once.
 const SAMPLES_MAX: u32 = 16_384;
@@ -28,7 +28,7 @@ pub struct Pool {
     /// Usable samples, oldest first.
     pub samples: Vec<Sample>,
     /// Reports that cannot become samples, and why; to be retired.
-    pub unusable: Vec<(RecordId, String)>,
+    pub unusable: Vec<(RecordId, Unusable)>,
 }
 
 /// Figures of a scenario. `pending + reserved + consumed + retired` is the number of reports with references.
@@ -76,7 +76,7 @@ impl Store {
         t: &TenantId,
         s: &ScenarioName,
         reports: &[RecordId],
-    ) -> Result<Vec<(RecordId, Result<Sample, String>)>, StoreError> {
+    ) -> Result<Vec<(RecordId, Result<Sample, Unusable>)>, StoreError> {
         let mut conn = self.reader().await?;
         self.told(select_formed(&mut conn, &Key::of(t, s), reports).await)
     }
@@ -147,7 +147,9 @@ async fn select_pool(conn: &mut SqliteConnection, key: &Key, limit: u32) -> Resu
         let report = graded.report.clone();
         let taken = turns.iter().find_map(|turn| Some((&turn.record, claimed.get(&turn.record)?)));
         let formed = match taken {
-            Some((record, by)) => Err(format!("record graded already: record {record} by report {by}; amend that")),
+            Some((record, by)) => {
+                Err(format!("record graded already: record {record} by report {by}; amend that").into())
+            }
             None => form(graded, &turns),
         };
         match formed {
@@ -155,7 +157,7 @@ async fn select_pool(conn: &mut SqliteConnection, key: &Key, limit: u32) -> Resu
                 claimed.extend(sample.records.iter().map(|record| (record.clone(), report.clone())));
                 pool.samples.push(sample);
             }
-            Err(reason) => pool.unusable.push((report, reason)),
+            Err(why) => pool.unusable.push((report, why)),
         }
     }
     Ok(pool)
@@ -167,8 +169,8 @@ async fn select_samples(conn: &mut SqliteConnection, key: &Key, reports: &[Recor
     if let Some(missing) = reports.iter().find(|id| !found.contains(id)) {
         return Err(StoreError::UnknownReference(missing.clone()).into());
     }
-    let sample = |(report, sample): (RecordId, Result<Sample, String>)| {
-        sample.map_err(|reason| conflict(format!("report {report} is no sample: {reason}")))
+    let sample = |(report, sample): (RecordId, Result<Sample, Unusable>)| {
+        sample.map_err(|why| conflict(format!("report {report} is no sample: {}", why.reason)))
     };
     formed.into_iter().map(sample).collect()
 }
@@ -177,7 +179,7 @@ async fn select_formed(
     conn: &mut SqliteConnection,
     key: &Key,
     reports: &[RecordId],
-) -> Result<Vec<(RecordId, Result<Sample, String>)>, Fault> {
+) -> Result<Vec<(RecordId, Result<Sample, Unusable>)>, Fault> {
     if reports.len() > SAMPLES_MAX as usize {
         return Err(invalid(format!("{} samples at once; the limit is {SAMPLES_MAX}", reports.len())));
     }

@@ -1,7 +1,7 @@
 //! How a report and the records it references become one sample, or why they cannot.
 //! Pure: `samples.rs` reads the rows. Reasons read `kind: detail`, so that they can be counted by kind.
 
-use reef_core::{RecordId, ReleaseId, Sample, TokenTrace, Trajectory, Turn, assemble, sha256_hex};
+use reef_core::{AssemblyError, RecordId, ReleaseId, Sample, TokenTrace, Trajectory, Turn, assemble, sha256_hex};
 use serde_json::{Map, Value};
 
 use crate::codec::ids_to_bytes;
@@ -29,13 +29,34 @@ pub(crate) struct Exchange {
     pub(crate) consumed_by: Option<String>,
 }
 
+/// Why a report is no sample.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unusable {
+    /// The reason, as `kind: detail`.
+    pub reason: String,
+    /// Set where the turns do not form one trajectory.
+    pub assembly: Option<AssemblyError>,
+}
+
+impl From<String> for Unusable {
+    fn from(reason: String) -> Self {
+        Self { reason, assembly: None }
+    }
+}
+
+impl From<AssemblyError> for Unusable {
+    fn from(error: AssemblyError) -> Self {
+        Self { reason: format!("not one trajectory: {error}"), assembly: Some(error) }
+    }
+}
+
 /// Forms the sample; `exchanges` in the order in which they happened.
-pub(crate) fn form(graded: Graded, exchanges: &[Exchange]) -> Result<Sample, String> {
+pub(crate) fn form(graded: Graded, exchanges: &[Exchange]) -> Result<Sample, Unusable> {
     let traces = exchanges.iter().map(usable).collect::<Result<Vec<_>, _>>()?;
     let (release, release_sequence) = one_release(&traces)?;
     let temperature = one_temperature(&traces)?;
     let turns: Vec<Turn<'_>> = traces.iter().map(|trace| Turn::from(*trace)).collect();
-    let trajectory = assemble(&turns, REALIGN_THRESHOLD).map_err(|e| format!("not one trajectory: {e}"))?;
+    let trajectory = assemble(&turns, REALIGN_THRESHOLD)?;
     Ok(Sample {
         prompt_key: prompt_key(&trajectory),
         report: graded.report,

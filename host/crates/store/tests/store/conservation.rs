@@ -105,6 +105,7 @@ impl World {
             Action::Retire(n) => self.retire(*n).await,
             Action::RetireUnusable => {
                 let unusable = self.fixture.pool().await.unusable;
+                let unusable: Vec<_> = unusable.into_iter().map(|(report, why)| (report, why.reason)).collect();
                 self.fixture
                     .store
                     .retire(&tenant(), &name(), &unusable, 0)

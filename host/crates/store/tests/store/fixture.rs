@@ -137,7 +137,7 @@ pub fn held(step: &Step, candidate: &Release) -> (Step, Commit) {
 }
 
 pub fn reasons(pool: &Pool) -> Vec<(&str, &str)> {
-    pool.unusable.iter().map(|(report, reason)| (report.as_str(), reason.as_str())).collect()
+    pool.unusable.iter().map(|(report, reason)| (report.as_str(), reason.reason.as_str())).collect()
 }
 
 pub fn usable(pool: &Pool) -> Vec<&str> {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use reef_core::{Gate, ReleaseOrigin};
+use reef_core::{AssemblyError, Gate, ReleaseOrigin};
 use reef_store::{
     Bytes, Commit, Environment, KeptRecipe, ModelCall, PoolEntry, StepInputs, StepTranscript, Store, StoreError,
 };
@@ -18,6 +18,7 @@ fn inputs() -> StepInputs {
         pool: vec![PoolEntry { report: id("g-1"), lag: 2 }],
         retired: vec![(id("g-2"), "too easy".to_owned())],
         unusable: vec![(id("g-3"), "capture off: record r-3".to_owned())],
+        unassembled: vec![(id("g-4"), AssemblyError::Fork(2))],
         max_staleness: 4,
         pool_max: 1024,
     }
@@ -108,7 +109,7 @@ async fn reports_are_formed_as_if_none_had_been_used() {
     let wanted = [id("g-2"), id("plain"), id("g-1")];
     let formed = fixture.store.formed(&tenant(), &name(), &wanted).await.expect("formed");
     assert_eq!((formed.len(), &formed[0].0, &formed[1].0), (2, &id("g-2"), &id("g-1")), "in the order asked for");
-    assert!(formed[0].1.as_ref().expect_err("capture").starts_with("capture off"));
+    assert!(formed[0].1.as_ref().expect_err("capture").reason.starts_with("capture off"));
     assert_eq!(formed[1].1.as_ref().expect("a sample").records, [id("r-1")]);
 }
 

@@ -1,6 +1,6 @@
 //! The pool: which reports become samples, and why the others do not.
 
-use reef_core::{RecordStatus, ReleaseSpan};
+use reef_core::{AssemblyError, RecordStatus, ReleaseSpan};
 use reef_store::{Commit, StoreError};
 
 use crate::fixture::{
@@ -66,6 +66,7 @@ async fn a_second_turn_that_leaves_the_transcript_is_a_fork() {
     let pool = two_turns(&[1, 2, 8, 4, 5, 6]).await.pool().await;
     assert!(pool.samples.is_empty());
     assert_eq!(reasons(&pool), [("g-1", "not one trajectory: turn 1 forks from the transcript")]);
+    assert_eq!(pool.unusable[0].1.assembly, Some(AssemblyError::Fork(1)), "the recipe hears of it");
 }
 
 #[tokio::test]
@@ -129,7 +130,7 @@ async fn turns_of_two_releases_or_two_temperatures_are_no_sample() {
     }
     fixture.report(report("g-5", &["r-4"])).await.expect("graded");
     let pool = fixture.pool().await;
-    let kinds: Vec<&str> = pool.unusable.iter().map(|(_, reason)| reason.split(':').next().expect("a kind")).collect();
+    let kinds: Vec<&str> = pool.unusable.iter().map(|(_, why)| why.reason.split(':').next().expect("a kind")).collect();
     assert_eq!(kinds, ["more than one release", "more than one temperature", "no release recorded"]);
     assert_eq!(
         (usable(&pool), pool.samples[0].temperature),
