@@ -31,10 +31,11 @@ languages:
 	sdk/js/build.sh sdk/js/examples/best-of.ts target/languages/best-of-js.wasm
 	sdk/python/build.sh sdk/python/examples/best_of.py target/languages/best-of-python.wasm
 
-## Hostile bytes against the loader and the lifting of answers, for ten minutes each (FUZZ_SECONDS).
+## Hostile bytes against the loader, the lifting of answers and a registry's texts, for ten minutes each (FUZZ_SECONDS).
 FUZZ_SECONDS ?= 600
 fuzz:
 	REEF_FUZZ_SECONDS=$(FUZZ_SECONDS) cargo test -p reef-sandbox --test fuzz -- --nocapture
+	REEF_FUZZ_SECONDS=$(FUZZ_SECONDS) cargo test -p reef-registry --test fuzz_manifest -- --nocapture
 
 ## Figures of this machine.
 bench: setup guests build

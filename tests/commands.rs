@@ -1,9 +1,12 @@
 //! The `reef` command against bad input: one sentence that names the thing and the remedy, and an exit
 //! code that means something.
 
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use crate::support::{faults, model, reef, root, sao, target};
+use serde_json::json;
+
+use crate::support::{ServerProcess, faults, model, reef, root, sao, target};
 
 fn refused(arguments: &[&str], code: i32, told: &[&str]) {
     let output = reef().args(arguments).output().expect("reef runs");
@@ -17,6 +20,7 @@ fn refused_output(output: &Output, code: i32, told: &[&str]) {
         assert!(stderr.contains(part), "'{part}' in: {stderr}");
     }
     assert!(!stderr.contains("panicked"), "{stderr}");
+    assert!(!stderr.contains('\u{1b}'), "colours are for terminals: {stderr}");
 }
 
 fn serve<'a>(data: &'a str, rest: &[&'a str]) -> Vec<&'a str> {
@@ -51,6 +55,111 @@ fn a_file_that_is_no_component_is_exit_code_6() {
     let cut = folder.path().join("cut.wasm");
     std::fs::write(&cut, &std::fs::read(sao()).unwrap()[..5_000]).unwrap();
     refused(&["recipe", "inspect", cut.to_str().unwrap()], 6, &["cut.wasm"]);
+}
+
+#[test]
+fn only_plain_files_are_read_as_components() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe.wasm");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    for path in ["/dev/zero", pipe.to_str().unwrap(), folder.path().to_str().unwrap()] {
+        for command in ["inspect", "check", "test"] {
+            refused(&["recipe", command, path], 6, &[path, "plain file"]);
+        }
+        refused(&["recipe", "use", path, "--scenario", "s"], 6, &[path, "plain file"]);
+        refused(&["recipe", "sign", path, "--key", "mine.key"], 6, &[path, "plain file"]);
+    }
+    let output = reef().args(["recipe", "check", "/nowhere.wasm"]).output().unwrap();
+    refused_output(&output, 6, &["/nowhere.wasm", "check the path"]);
+    assert!(!String::from_utf8_lossy(&output.stderr).contains("make recipes"));
+}
+
+/// A configuration with time for everything, each component compiled once, and these lines, the first of `sandbox`.
+fn patient(folder: &Path, lines: &str) -> PathBuf {
+    let walls: String = ["select", "propose", "evaluate", "ingest", "transform"]
+        .map(|call| format!("  wall_{call}_ms: 600000\n"))
+        .concat();
+    let compiled = folder.join("compiled");
+    let text = format!("sandbox:\n  compile_ms_max: 3600000\n{walls}  cache_dir: {}\n{lines}", compiled.display());
+    let path = folder.join("reef.yaml");
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+fn tried(command: &str, config: &Path, settings: &[&str]) -> Output {
+    let settings = settings.iter().flat_map(|setting| ["--set", setting]);
+    reef().args(["recipe", command]).arg(faults()).arg("--config").arg(config).args(settings).output().unwrap()
+}
+
+#[test]
+fn a_recipe_that_never_works_passes_neither_check_nor_test() {
+    let folder = tempfile::tempdir().unwrap();
+    let grants = "recipes:\n  grants: [experience, training, models, state, config, log, metrics, requests]\n";
+    let config = patient(folder.path(), grants);
+    for settings in [&["fault=trap"][..], &["fault=fail", "where=select"], &["fault=hog", "where=select"]] {
+        refused_output(&tried("check", &config, settings), 6, &["the check failed"]);
+        refused_output(&tried("test", &config, settings), 6, &["recipe: "]);
+    }
+    let fine = tried("check", &config, &[]);
+    let shown = String::from_utf8_lossy(&fine.stdout);
+    assert_eq!(fine.status.code(), Some(0), "{shown}");
+    for export in ["migrate", "ingest", "transform-request"] {
+        assert!(shown.contains(&format!("determinism of {export} ")), "{shown}");
+    }
+}
+
+#[test]
+fn a_recipe_is_tried_under_the_limits_of_the_configuration() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = patient(folder.path(), "  memory_bytes_max: 33554432\n");
+    let output = tried("check", &config, &["fault=hog", "where=select"]);
+    let shown = String::from_utf8_lossy(&output.stdout);
+    for part in ["33554432 bytes of memory", "raise sandbox.memory_bytes_max"] {
+        assert!(shown.contains(part), "'{part}' in {shown}");
+    }
+    let config = patient(folder.path(), "  memory_bytes_max: 1048576\n");
+    refused_output(&tried("check", &config, &[]), 6, &["sandbox.memory_bytes_max"]);
+}
+
+#[test]
+fn numbers_that_never_end_are_exit_code_2() {
+    for (flag, value) in [("--steps", "4000000000"), ("--steps", "0"), ("--samples", "100000000000")] {
+        refused(&["recipe", "test", "my.wasm", flag, value], 2, &[flag, value]);
+    }
+}
+
+#[test]
+fn names_and_addresses_are_checked_before_anything_is_sent() {
+    let release = "a".repeat(40);
+    for command in [
+        &["release", "list", "../s1"][..],
+        &["release", "show", "../s1", &release],
+        &["release", "show", "s1", "nope"],
+        &["release", "rollback", "s1", "../x"],
+        &["step", "show", "a/b", "1"],
+        &["recipe", "rollback", "--scenario", "../s1"],
+        &["recipe", "use", "my.wasm", "--scenario", "../s1"],
+    ] {
+        refused(&[command, &["--url", "http://127.0.0.1:9"]].concat(), 2, &["is not valid"]);
+    }
+    refused(&["status", "--url", "notaurl"], 2, &["notaurl", "http://host:port"]);
+}
+
+#[tokio::test]
+async fn the_exit_code_of_a_refusal_says_whose_doing_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = folder.path().join("text.wasm");
+    std::fs::write(&text, "hello").unwrap();
+    let server = ServerProcess::start(&folder.path().join("data"), &["--recipe", sao().to_str().unwrap()]);
+    server.caller("s1").create(json!({})).await;
+    let address = server.url.clone();
+    let url = ["--url", &address];
+    let to_use = ["recipe", "use", text.to_str().unwrap(), "--scenario", "s1"];
+    refused(&[&to_use[..], &url].concat(), 6, &["the server answered 422", "not a WASM component"]);
+    let release = "a".repeat(40);
+    refused(&[&["release", "show", "s1", &release][..], &url].concat(), 2, &["the server answered 404"]);
+    drop(server);
+    refused(&[&["release", "list", "s1"][..], &url].concat(), 1, &["does not answer", "reef serve"]);
 }
 
 #[test]
@@ -104,7 +213,7 @@ fn a_store_that_cannot_be_used_is_exit_code_5() {
 #[tokio::test]
 async fn a_data_folder_in_use_is_exit_code_5() {
     let folder = tempfile::tempdir().unwrap();
-    let server = crate::support::ServerProcess::start(folder.path(), &[]);
+    let server = ServerProcess::start(folder.path(), &[]);
     refused(&serve(folder.path().to_str().unwrap(), &[]), 5, &["another server", "--data"]);
     drop(server);
 }
@@ -150,15 +259,7 @@ fn a_replay_or_backtest_of_what_is_not_there_is_told_and_makes_nothing() {
 #[test]
 fn a_recipe_in_every_language_passes_check_and_test() {
     let folder = tempfile::tempdir().unwrap();
-    let config = folder.path().join("reef.yaml");
-    let compiled = folder.path().join("compiled");
-    // Whatever else this machine does meanwhile, and each component compiled once.
-    let patient = format!(
-        "sandbox:\n  compile_ms_max: 3600000\n  wall_select_ms: 600000\n  wall_propose_ms: 600000\n  \
-         wall_evaluate_ms: 600000\n  cache_dir: {}\n",
-        compiled.display()
-    );
-    std::fs::write(&config, patient).unwrap();
+    let config = patient(folder.path(), "");
     for (place, command) in [
         ("wasm32-wasip2/recipe/examples/best_of.wasm", "make guests"),
         ("languages/best-of-c.wasm", "make languages"),

@@ -323,7 +323,7 @@ const BATCH_MAX: usize = 256;
 const LORA_RANK_MAX: i64 = 1024;
 
 /// Maps whose keys are the operator's own.
-const FREE_MAPS: [&str; 3] = ["recipes.config", "recipes.verifiers", "scenarios.gate"];
+const FREE_MAPS: [&str; 4] = ["recipes.config", "recipes.verifiers", "sandbox.overrides", "scenarios.gate"];
 
 fn refuse_unknown_keys(value: &Value, known: &Value, path: &str) -> Result<(), String> {
     if FREE_MAPS.contains(&path) {
@@ -346,7 +346,10 @@ fn refuse_unknown_keys(value: &Value, known: &Value, path: &str) -> Result<(), S
 
 /// The candidate with the smallest edit distance.
 pub fn nearest<'a>(name: &str, candidates: &[&'a str]) -> &'a str {
-    candidates.iter().min_by_key(|candidate| edit_distance(name, candidate)).copied().unwrap_or("")
+    // A key that begins like the name is nearer than a short one that shares nothing with it.
+    let begins = |candidate: &str| candidate.chars().take(name.chars().count()).collect::<String>();
+    let distance = |candidate: &str| edit_distance(name, candidate).min(1 + edit_distance(name, &begins(candidate)));
+    candidates.iter().min_by_key(|candidate| distance(candidate)).copied().unwrap_or("")
 }
 
 fn edit_distance(a: &str, b: &str) -> usize {

@@ -35,16 +35,19 @@ pub enum StartError {
     /// Exit code 6.
     #[error("recipe: {0}")]
     Recipe(String),
+    /// A server refuses what was asked of it; exit code 2.
+    #[error("{0}")]
+    Refused(String),
     /// Exit code 1.
     #[error("{0}")]
     Other(String),
 }
 
 impl StartError {
-    /// Stable meaning for scripts: 2 configuration, 3 model, 4 address, 5 storage, 6 recipe, 1 other.
+    /// Stable meaning for scripts: 2 configuration or usage, 3 model, 4 address, 5 storage, 6 recipe, 1 other.
     pub fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
-            Self::Config(_) => 2,
+            Self::Config(_) | Self::Refused(_) => 2,
             Self::Model(_) => 3,
             Self::Address { .. } => 4,
             Self::Store(_) | Self::Releases(_) | Self::Data(_) => 5,

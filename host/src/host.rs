@@ -2,8 +2,9 @@
 //! `reef serve`, `reef demo` and the tests start it; it knows every crate and no business rule. What was
 //! acknowledged is durable before the process ends.
 
-use std::fs::{File, TryLockError};
+use std::fs::{DirBuilder, File, TryLockError};
 use std::net::SocketAddr;
+use std::os::unix::fs::DirBuilderExt;
 use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,6 +21,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::auth::Auth;
+use crate::component_file;
 use crate::config::Config;
 use crate::error::StartError;
 use crate::http::body::BodyLimit;
@@ -29,10 +31,10 @@ use crate::http::scenarios::Management;
 use crate::http::status::Operations;
 use crate::http::{Parts, router};
 use crate::jobs::environment::environment;
-use crate::jobs::exchange_recipe::Exchange;
+use crate::jobs::exchange_recipe::{Exchange, Uploads};
 use crate::jobs::guest_reads::GuestReads;
 use crate::jobs::learn_scenario::learn_scenario;
-use crate::jobs::run_step::Workshop;
+use crate::jobs::run_step::{Workshop, record_call};
 use crate::jobs::trainer_thread::TrainerThread;
 use crate::receipts::Receipts;
 use crate::recipe_files;
@@ -128,7 +130,12 @@ struct Built {
 fn lock_data(folder: &Path) -> Result<File, StartError> {
     let shown = folder.display();
     let refuse = |reason: String| StartError::Data(format!("{shown} {reason}; choose another folder with --data"));
-    std::fs::create_dir_all(folder).map_err(|error| refuse(format!("cannot be made: {error}")))?;
+    // What people said to their agents is nobody else's to read.
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder)
+        .map_err(|error| refuse(format!("cannot be made: {error}")))?;
     let file = File::create(folder.join("reef.lock")).map_err(|error| refuse(format!("cannot be written: {error}")))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
@@ -143,10 +150,13 @@ async fn build(config: &Config, auth: Arc<Auth>) -> Result<Built, StartError> {
     let store = Store::open(&config.data.join("reef.db")).await?;
     let repo_path = config.data.join("releases.git");
     let repo = blocking(move || ReleaseRepo::open(&repo_path)).await??;
+    // The model takes longest: what is wrong with the recipe or the verifiers is told before it is read.
+    let sandbox = sandbox(config)?;
+    sandbox.on_call(Arc::new(record_call));
+    let recipe = own_recipe(&sandbox, &store, config).await?;
+    let verifiers = verifiers::load(&sandbox, Some(&config.data), config).await?;
     let engine_config = engine_config(config);
     let engine = blocking(move || Engine::load(engine_config)).await??;
-    let sandbox = sandbox(config)?;
-    let recipe = own_recipe(&sandbox, &store, config).await?;
     let weights = WeightsCache::new(repo.clone(), engine.clone(), config.engine.adapters_retained_max);
     let (opened_sender, opened) = mpsc::channel(OPENED_QUEUE_MAX);
     let scenarios = Arc::new(Scenarios::new(
@@ -158,9 +168,9 @@ async fn build(config: &Config, auth: Arc<Auth>) -> Result<Built, StartError> {
     ));
     let grants = config.recipes.grants.clone().unwrap_or_else(Grants::all);
     let recipes = Recipes::new(sandbox.clone(), grants, (store.clone(), config.data.clone()), recipe.clone());
-    let verifiers = verifiers::load(&sandbox, Some(&config.data), &config.recipes.verifiers).await?;
     let exchange = Exchange {
         recipes,
+        uploads: Uploads::default(),
         reads: GuestReads { engine: Some(engine.clone()), store: store.clone(), verifiers },
         store: store.clone(),
         recipe_config: Arc::new(config.recipes.config.clone().into_iter().collect()),
@@ -208,8 +218,8 @@ async fn build(config: &Config, auth: Arc<Auth>) -> Result<Built, StartError> {
 /// The recipe that the server is started with, loaded and kept.
 async fn own_recipe(sandbox: &Sandbox, store: &Store, config: &Config) -> Result<Option<Recipe>, StartError> {
     let Some(path) = &config.recipe else { return Ok(None) };
-    let recipe = load_recipe(sandbox, path, config).await?;
-    recipe_files::keep(store, &config.data, path, &recipe).await?;
+    let (recipe, bytes) = component_file::load(sandbox, path, config).await?;
+    recipe_files::keep_bytes(store, &config.data, bytes, &recipe).await?;
     Ok(Some(recipe))
 }
 
@@ -273,16 +283,6 @@ fn workshop(
         turn: Arc::new(Semaphore::new(1)),
         environment,
     })
-}
-
-/// Reads and loads a component; also `reef recipe inspect`.
-pub async fn load_recipe(sandbox: &Sandbox, path: &Path, config: &Config) -> Result<Recipe, StartError> {
-    let shown = path.display();
-    let bytes = tokio::fs::read(path).await.map_err(|error| {
-        StartError::Recipe(format!("the component {shown} cannot be read: {error}; build one with 'make recipes'"))
-    })?;
-    let grants = config.recipes.grants.clone().unwrap_or_else(Grants::all);
-    sandbox.load(bytes, &grants).await.map_err(|error| StartError::Recipe(format!("{shown}: {error}")))
 }
 
 async fn run_learners(workshop: Option<Workshop>, mut opened: mpsc::Receiver<Arc<Scenario>>, pool_max: u32) {

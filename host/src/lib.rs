@@ -6,6 +6,7 @@ pub mod bench;
 pub mod cli;
 pub mod client;
 pub mod clock;
+pub mod component_file;
 pub mod config;
 pub mod demo;
 pub mod error;

@@ -1,11 +1,9 @@
 //! Components by digest: `recipes/<sha256>.wasm` in the data folder, so that a step of long ago finds its code.
 //! The server writes what it loads; replays read. A file is whole or absent, and is checked before it is believed.
 
-use std::fs::{self, File};
-use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-use reef_core::sha256_hex;
+use reef_registry::{Digest, Shelf};
 use reef_sandbox::Recipe;
 use reef_store::{KeptRecipe, Store};
 
@@ -15,12 +13,6 @@ use crate::error::StartError;
 /// The folder of the components.
 fn folder(data: &Path) -> PathBuf {
     data.join("recipes")
-}
-
-/// Keeps the component that was loaded from `path`.
-pub async fn keep(store: &Store, data: &Path, path: &Path, recipe: &Recipe) -> Result<(), StartError> {
-    let (data, path, digest) = (data.to_owned(), path.to_owned(), recipe.digest().to_owned());
-    note(store, recipe, move || copy(&data, &path, &digest)).await
 }
 
 /// Keeps a component whose bytes are at hand.
@@ -61,70 +53,45 @@ async fn written(keep: impl FnOnce() -> Result<usize, StartError> + Send + 'stat
 
 /// The bytes of a component that was kept.
 pub fn read(data: &Path, digest: &str) -> Result<Vec<u8>, StartError> {
-    let path = folder(data).join(format!("{digest}.wasm"));
-    let shown = path.display();
-    let bytes = fs::read(&path).map_err(|error| {
-        StartError::Recipe(format!(
-            "the component {shown} cannot be read: {error}; a server keeps there what it loads, so put the component that made the step there again"
-        ))
-    })?;
-    if sha256_hex(&bytes) != digest {
-        return Err(StartError::Recipe(format!("{shown} is damaged: its bytes have another SHA-256; replace it")));
+    let folder = folder(data);
+    let refuse =
+        |problem: String| StartError::Recipe(format!("the component {digest} in {}: {problem}", folder.display()));
+    let digest = Digest::from_hex(digest).ok_or_else(|| refuse("that is no SHA-256".to_owned()))?;
+    match Shelf::to_read(&folder).get(&digest) {
+        Ok(Some(bytes)) => Ok(bytes),
+        Ok(None) => Err(refuse("it is not there; put the file that the server loaded there again".to_owned())),
+        Err(error) => Err(refuse(error.to_string())),
     }
-    Ok(bytes)
-}
-
-fn copy(data: &Path, path: &Path, digest: &str) -> Result<usize, StartError> {
-    let bytes = fs::read(path)
-        .map_err(|error| StartError::Recipe(format!("the component {} cannot be read: {error}", path.display())))?;
-    if sha256_hex(&bytes) != digest {
-        let shown = path.display();
-        return Err(StartError::Recipe(format!("{shown} changed while it was loaded; start again")));
-    }
-    put(data, &bytes, digest)
 }
 
 fn put(data: &Path, bytes: &[u8], digest: &str) -> Result<usize, StartError> {
-    let target = folder(data).join(format!("{digest}.wasm"));
-    write(&target, bytes).map_err(|error| {
-        let shown = target.display();
-        StartError::Data(format!("the component {shown} cannot be written: {error}; check the folder and its space"))
-    })?;
+    let kept = Shelf::new(&folder(data)).and_then(|shelf| shelf.put(bytes));
+    let kept = kept.map_err(|error| StartError::Data(format!("the component {digest} cannot be kept: {error}")))?;
+    debug_assert_eq!(kept.hex(), digest);
     Ok(bytes.len())
-}
-
-/// Writes the file whole and durable, or not at all.
-fn write(target: &Path, bytes: &[u8]) -> io::Result<()> {
-    let folder = target.parent().ok_or(ErrorKind::InvalidInput)?;
-    if fs::read(target).is_ok_and(|found| found == bytes) {
-        return Ok(());
-    }
-    fs::create_dir_all(folder)?;
-    let mut file = tempfile::Builder::new().prefix(".tmp-").tempfile_in(folder)?;
-    file.write_all(bytes)?;
-    file.as_file().sync_all()?;
-    file.persist(target).map_err(|error| error.error)?;
-    File::open(folder)?.sync_all()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
+    use reef_core::sha256_hex;
+
     use super::*;
 
     #[test]
     fn a_component_is_kept_whole_and_a_damaged_one_is_refused() {
         let data = tempfile::tempdir().expect("folder");
-        let source = data.path().join("my.wasm");
-        fs::write(&source, b"component").expect("written");
         let digest = sha256_hex(b"component");
         assert!(read(data.path(), &digest).expect_err("absent").to_string().contains(&digest));
+        assert!(!folder(data.path()).exists(), "reading makes nothing");
         for _ in 0..2 {
-            assert_eq!(copy(data.path(), &source, &digest).expect("kept"), 9);
+            assert_eq!(put(data.path(), b"component", &digest).expect("kept"), 9);
             assert_eq!(read(data.path(), &digest).expect("read"), b"component");
         }
         assert_eq!(fs::read_dir(folder(data.path())).expect("list").count(), 1, "no temporary file is left");
         fs::write(folder(data.path()).join(format!("{digest}.wasm")), b"componenT").expect("damaged");
-        assert!(read(data.path(), &digest).expect_err("damaged").to_string().contains("SHA-256"));
-        assert!(copy(data.path(), &source, &sha256_hex(b"other")).is_err(), "the file is not what was loaded");
+        assert!(read(data.path(), &digest).expect_err("damaged").to_string().contains("damaged"));
+        assert!(read(data.path(), "../../etc/passwd").expect_err("no digest").to_string().contains("no SHA-256"));
     }
 }

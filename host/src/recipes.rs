@@ -55,12 +55,16 @@ impl Recipes {
         self.0.default.as_ref()
     }
 
-    /// Checks and loads a component that is new here, and keeps its bytes.
-    pub async fn add(&self, bytes: Vec<u8>) -> Result<Recipe, RecipeError> {
-        let recipe = self.0.sandbox.load(bytes.clone(), &self.0.grants).await?;
-        recipe_files::keep_bytes(&self.0.store, &self.0.data, bytes, &recipe).await?;
-        self.remember(&recipe);
-        Ok(recipe)
+    /// Checks and loads a component that may be new here; nothing of it stays.
+    pub async fn load(&self, bytes: Vec<u8>) -> Result<Recipe, RecipeError> {
+        Ok(self.0.sandbox.load(bytes, &self.0.grants).await?)
+    }
+
+    /// Keeps a component that was loaded and is about to be used.
+    pub async fn keep(&self, bytes: Vec<u8>, recipe: &Recipe) -> Result<(), RecipeError> {
+        recipe_files::keep_bytes(&self.0.store, &self.0.data, bytes, recipe).await?;
+        self.remember(recipe);
+        Ok(())
     }
 
     /// The recipe of this digest, from memory or from its file.

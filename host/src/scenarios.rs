@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use reef_core::{Release, ReleaseId, ReleaseManifest, ReleaseOrigin, ScenarioName, Surface, TenantId};
 use reef_engine::Weights;
 use reef_release::{ReleaseError, ReleaseFile, ReleaseRepo};
-use reef_sandbox::Recipe;
+use reef_sandbox::{Fault, Quarantine, Recipe};
 use reef_store::{ReleaseStatus, ScenarioSettings, Store, StoreError};
 use tokio::sync::{Notify, RwLock as AsyncRwLock};
 
@@ -79,6 +79,8 @@ pub struct Scenario {
     settings: RwLock<ScenarioSettings>,
     recipe: RwLock<Option<InUse>>,
     status: Mutex<LearnerStatus>,
+    /// What the recipe is known for in requests; forgotten with the process, and when another recipe comes.
+    requests: Mutex<Quarantine>,
     /// Held by the learner for a turn, and by whoever exchanges the recipe between two.
     pub learning: tokio::sync::Mutex<()>,
     /// Rung when there may be something to learn.
@@ -107,7 +109,23 @@ impl Scenario {
 
     /// Exchanges the recipe; running calls keep theirs.
     pub fn use_recipe(&self, next: InUse) {
+        *self.requests.lock().unwrap_or_else(PoisonError::into_inner) = Quarantine::default();
         *self.recipe.write().unwrap_or_else(PoisonError::into_inner) = Some(next);
+    }
+
+    /// May the recipe have a word on requests, or did it fail too often?
+    pub fn hears_requests(&self) -> bool {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner).blocked(now_ms()).is_none()
+    }
+
+    /// How the recipe did with a request.
+    pub fn heard_request(&self, ended: Result<(), &Fault>) {
+        let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        match ended {
+            Ok(()) if requests.is_clean() => {}
+            Ok(()) => requests.success(),
+            Err(fault) => requests.record(now_ms(), fault),
+        }
     }
 
     /// The settings now.
@@ -301,6 +319,7 @@ impl Scenarios {
             settings: RwLock::new(settings),
             recipe: RwLock::default(),
             status: Mutex::default(),
+            requests: Mutex::default(),
             learning: tokio::sync::Mutex::default(),
             wake: Notify::new(),
             changed: Notify::new(),

@@ -2,6 +2,8 @@
 //! Called once by the binary. Work that follows from a request continues its trace through the W3C
 //! `traceparent` that records carry, so one trace leads from a request to the release it caused.
 
+use std::io::IsTerminal;
+
 use opentelemetry::trace::{SpanContext, SpanId, TraceContextExt, TraceFlags, TraceId, TraceState, TracerProvider};
 use opentelemetry::{Context, KeyValue};
 use opentelemetry_otlp::{WithExportConfig, WithHttpConfig};
@@ -29,7 +31,10 @@ impl Telemetry {
             StartError::Config(format!("telemetry.log '{}' is not a log filter: {e}; try 'info'", section.log))
         })?;
         let lines = match section.log_format {
-            LogFormat::Text => tracing_subscriber::fmt::layer().with_writer(std::io::stderr).boxed(),
+            LogFormat::Text => tracing_subscriber::fmt::layer()
+                .with_ansi(std::io::stderr().is_terminal())
+                .with_writer(std::io::stderr)
+                .boxed(),
             LogFormat::Json => tracing_subscriber::fmt::layer().json().with_writer(std::io::stderr).boxed(),
         };
         let provider = section.otlp_endpoint.as_deref().map(exporter).transpose()?;

@@ -2,11 +2,13 @@
 //! Their bytes are kept with the recipes', so that a replay checks with the code that checked then.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use reef_sandbox::{Sandbox, Verifier, Verifiers};
 
+use crate::component_file;
+use crate::config::Config;
 use crate::error::StartError;
 use crate::recipe_files;
 
@@ -26,16 +28,12 @@ pub fn check_name(name: &str) -> Result<(), String> {
 }
 
 /// Loads every verifier; `keep`: the data folder of a server, where its bytes stay.
-pub async fn load(
-    sandbox: &Sandbox,
-    keep: Option<&Path>,
-    installed: &BTreeMap<String, PathBuf>,
-) -> Result<Verifiers, StartError> {
+pub async fn load(sandbox: &Sandbox, keep: Option<&Path>, config: &Config) -> Result<Verifiers, StartError> {
     let mut verifiers = BTreeMap::new();
-    for (name, path) in installed {
+    for (name, path) in &config.recipes.verifiers {
         let shown = path.display();
         let refuse = |problem: String| StartError::Recipe(format!("the verifier '{name}' ({shown}): {problem}"));
-        let bytes = tokio::fs::read(path).await.map_err(|error| refuse(format!("it cannot be read: {error}")))?;
+        let bytes = component_file::read_async(path, config.sandbox.component_bytes_max).await?;
         let verifier = one(sandbox, bytes.clone()).await.map_err(refuse)?;
         if let Some(data) = keep {
             recipe_files::keep_verifier(data, bytes, verifier.digest()).await?;

@@ -48,6 +48,8 @@ async fn a_new_component_is_tried_on_recorded_selections_and_then_learns() {
     assert_eq!(exchanged["shadow"][0]["same"], true, "the same code decides the same: {exchanged}");
     let now = recipe(&caller).await;
     assert_ne!(now["recipe"]["label"], before);
+    let unchanged = put(&caller, again(faults_bytes(), 1)).await.ok().body;
+    assert_eq!(unchanged["position"], 1, "the same component again is no second use: {unchanged}");
 
     feed(&caller, 2).await;
     let steps = ended(&caller, 2).await;
@@ -87,6 +89,8 @@ async fn what_is_no_recipe_or_fails_where_it_is_tried_leaves_the_old_one_in_use(
     let trapping = put(&caller, again(faults_bytes(), 2)).await;
     assert_eq!((trapping.status.as_u16(), &trapping.body["error"]["code"]), (422, &json!("recipe_failed")));
     assert_eq!(recipe(&caller).await["recipe"], before);
+    let kept = std::fs::read_dir(host.data.path().join("recipes")).expect("the folder").count();
+    assert_eq!(kept, 1, "what was refused is not kept");
     host.stop().await;
 }
 

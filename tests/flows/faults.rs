@@ -61,6 +61,29 @@ async fn a_recipe_that_keeps_failing_is_quarantined_and_its_steps_say_why() {
 }
 
 #[tokio::test]
+async fn a_recipe_whose_steps_do_not_end_is_held_to_account() {
+    let host = TestHost::start(|config| {
+        config.recipe = Some(faults());
+        config.training.step_seconds_max = 1;
+        config.sandbox.wall_propose_ms = 600_000;
+        config.sandbox.fuel_propose = u64::MAX / 4;
+    })
+    .await;
+    let caller = host.caller("endless");
+    caller.create(json!({ "recipe_config": { "fault": "spin", "where": "propose" } })).await;
+    feed(&caller, 2).await;
+    poll("the quarantine", || async {
+        let row = caller.status().await;
+        if row["quarantined_until_ms"].is_number() { Ok(()) } else { Err(row.to_string()) }
+    })
+    .await;
+    let steps = caller.steps().await;
+    assert_eq!(steps.len(), 3, "{steps:?}");
+    assert!(steps.iter().all(|step| step.to_string().contains("training.step_seconds_max")), "{steps:?}");
+    host.stop().await;
+}
+
+#[tokio::test]
 async fn a_restart_does_not_forgive_a_recipe_and_new_settings_do() {
     let host = TestHost::start(|config| config.recipe = Some(faults())).await;
     let caller = host.caller("known");

@@ -60,6 +60,11 @@ async fn a_request_is_changed_only_where_the_operator_grants_it() {
         let record = record["record"]["request"]["messages"].to_string();
         let spinning = say(&caller, &[("fault", "spin")]).await.ok();
         let after = spinning.body["usage"]["prompt_tokens"].as_u64().unwrap();
+        // Three faults, and the recipe is not asked any more for a while.
+        say(&caller, &[("fault", "spin")]).await.ok();
+        say(&caller, &[("fault", "spin")]).await.ok();
+        let quarantined = say(&caller, &[("say", "and a good day to you")]).await.ok();
+        assert_eq!(quarantined.body["usage"]["prompt_tokens"].as_u64(), Some(plain));
         host.stop().await;
         (plain, changed, after, record)
     };

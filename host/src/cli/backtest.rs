@@ -30,7 +30,7 @@ pub(super) struct BacktestArgs {
     #[arg(short, long)]
     config: Option<PathBuf>,
     /// Steps after which it ends.
-    #[arg(long, default_value_t = STEPS_MAX)]
+    #[arg(long, default_value_t = STEPS_MAX, value_parser = clap::value_parser!(u32).range(1..=i64::from(STEPS_MAX)))]
     steps: u32,
     /// Propose with the real trainer, instead of looking at selections only.
     #[arg(long)]

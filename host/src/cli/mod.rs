@@ -12,10 +12,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
+use reef_core::{InvalidName, ReleaseId, ScenarioName};
+use reef_sandbox::{Compiler, Sandbox, SandboxConfig};
 use serde_json::Value;
 
 use crate::bench;
 use crate::client::Client;
+use crate::component_file::DEFAULT_RECIPE;
 use crate::config::{Config, LogFormat, print_config};
 use crate::demo;
 use crate::error::StartError;
@@ -101,7 +104,7 @@ struct DemoArgs {
     #[arg(long, default_value = "all")]
     families: String,
     /// The most minutes one family may take.
-    #[arg(long, default_value_t = 10)]
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1_440))]
     minutes: u64,
     /// Recipe component.
     #[arg(long, default_value = DEFAULT_RECIPE)]
@@ -129,8 +132,8 @@ struct BenchArgs {
     #[arg(long, default_value = DEFAULT_RECIPE)]
     recipe: PathBuf,
     /// Runs of each measurement; the median is told.
-    #[arg(long, default_value_t = 3)]
-    runs: usize,
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1_000))]
+    runs: u16,
     /// Only the figures of the sandbox; needs no model.
     #[arg(long)]
     sandbox: bool,
@@ -151,8 +154,6 @@ struct Remote {
     #[arg(long, env = "REEF_URL", default_value = "http://127.0.0.1:8420")]
     url: String,
 }
-
-const DEFAULT_RECIPE: &str = "target/wasm32-wasip2/recipe/reef_recipe_sao.wasm";
 
 /// Runs a command to its exit code; errors go to standard error as one sentence.
 pub fn run(cli: Cli) -> ExitCode {
@@ -264,7 +265,7 @@ async fn run_bench(args: BenchArgs) -> Result<(), StartError> {
     config.model = args.model.unwrap_or(config.model);
     config.recipe = Some(args.recipe);
     let guests = bench::Guests { folder: args.guests, languages: args.languages };
-    let runs = args.runs.max(1);
+    let runs = usize::from(args.runs);
     let results = match args.sandbox {
         true => bench::sandbox_only(&config, &guests, runs).await?,
         false => bench::run(&config, &guests, runs).await?,
@@ -274,6 +275,21 @@ async fn run_bench(args: BenchArgs) -> Result<(), StartError> {
         return Ok(());
     }
     show(&results)
+}
+
+/// Names become parts of addresses, so they are checked before anything is sent.
+fn scenario_name(text: &str) -> Result<ScenarioName, InvalidName> {
+    ScenarioName::parse(text)
+}
+
+fn release_id(text: &str) -> Result<ReleaseId, InvalidName> {
+    ReleaseId::parse(text)
+}
+
+/// A sandbox that compiles components in a bounded process, as a server does.
+fn sandbox(limits: &SandboxConfig) -> Result<Sandbox, StartError> {
+    Sandbox::with_compiler(limits.clone(), Compiler::this_program())
+        .map_err(|error| StartError::Recipe(error.to_string()))
 }
 
 fn show(value: &Value) -> Result<(), StartError> {

@@ -2,23 +2,26 @@
 
 use std::path::PathBuf;
 
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand};
+use reef_core::ScenarioName;
+use reef_sandbox::Recipe;
 use serde_json::{Map, Value, json};
 
 use super::backtest::{self, BacktestArgs, values};
 use super::registry::{self, RegistryCommand};
 use super::release::table;
-use super::{Remote, show};
+use super::{Remote, sandbox, scenario_name, show};
 use crate::client::Client;
+use crate::component_file;
 use crate::config::Config;
 use crate::error::StartError;
-use crate::host;
 use crate::lab::check::{self, Finding};
 use crate::lab::project::{self, Language};
 use crate::lab::trial::{self, Trial, TrialStep};
 
-/// Bytes of memory of a guest with an interpreter; small guests need less and get the same here.
-pub(super) const MEMORY_BYTES: u64 = 256 << 20;
+/// Bytes of a component that is sent to a server, whose own limit has the last word.
+const SENT_BYTES_MAX: u64 = 1 << 30;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum RecipeCommand {
@@ -52,10 +55,10 @@ pub(super) enum RecipeCommand {
         #[command(flatten)]
         what: TryArgs,
         /// Samples that arrive before each step.
-        #[arg(long, default_value_t = 48)]
+        #[arg(long, default_value_t = 48, value_parser = RangedU64ValueParser::<usize>::new().range(1..=100_000))]
         samples: usize,
         /// Steps.
-        #[arg(long, default_value_t = 3)]
+        #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1_000))]
         steps: u32,
         /// Seed of the experience.
         #[arg(long, default_value_t = 1)]
@@ -78,8 +81,8 @@ pub(super) enum RecipeCommand {
         /// Component.
         path: PathBuf,
         /// Scenario.
-        #[arg(long)]
-        scenario: String,
+        #[arg(long, value_parser = scenario_name)]
+        scenario: ScenarioName,
         #[command(flatten)]
         remote: Remote,
     },
@@ -87,8 +90,8 @@ pub(super) enum RecipeCommand {
     #[command(after_help = "Example:\n  reef recipe rollback --scenario my-agent")]
     Rollback {
         /// Scenario.
-        #[arg(long)]
-        scenario: String,
+        #[arg(long, value_parser = scenario_name)]
+        scenario: ScenarioName,
         #[command(flatten)]
         remote: Remote,
     },
@@ -130,8 +133,7 @@ pub(super) async fn run(command: RecipeCommand) -> Result<(), StartError> {
         RecipeCommand::Backtest(args) => backtest::run(args).await,
         RecipeCommand::Registry(command) => registry::run(command).await,
         RecipeCommand::Use { path, scenario, remote } => {
-            let bytes = std::fs::read(&path)
-                .map_err(|error| StartError::Recipe(format!("{} cannot be read: {error}", path.display())))?;
+            let bytes = component_file::read_async(&path, SENT_BYTES_MAX).await?;
             show(&Client::new(&remote.url)?.put(&format!("/reef/scenarios/{scenario}/recipe"), bytes).await?)
         }
         RecipeCommand::Rollback { scenario, remote } => {
@@ -147,24 +149,33 @@ async fn blocking<T: Send + 'static>(
     tokio::task::spawn_blocking(work).await.map_err(|error| StartError::Other(error.to_string()))?
 }
 
-/// A component in a sandbox with the operator's limits, and room for an interpreter.
-async fn load(args: &TryArgs) -> Result<(reef_sandbox::Recipe, Config, Map<String, Value>), StartError> {
-    let mut config = match &args.config {
+/// What is tried, and with what.
+struct Tried {
+    recipe: Recipe,
+    bytes: usize,
+    config: Config,
+    /// The recipe's configuration.
+    values: Map<String, Value>,
+}
+
+/// A component in a sandbox with the operator's limits.
+async fn load(args: &TryArgs) -> Result<Tried, StartError> {
+    let config = match &args.config {
         Some(path) => Config::read(path)?.0,
         None => Config::default(),
     };
-    config.sandbox.memory_bytes_max = config.sandbox.memory_bytes_max.max(MEMORY_BYTES);
-    let sandbox =
-        reef_sandbox::Sandbox::new(config.sandbox.clone()).map_err(|error| StartError::Recipe(error.to_string()))?;
-    let recipe = host::load_recipe(&sandbox, &args.recipe, &config).await?;
-    let mut values_of_recipe: Map<String, Value> = config.recipes.config.clone().into_iter().collect();
-    values_of_recipe.extend(values(&args.set)?);
-    Ok((recipe, config, values_of_recipe))
+    let mut of_recipe: Map<String, Value> = config.recipes.config.clone().into_iter().collect();
+    of_recipe.extend(values(&args.set)?);
+    let (recipe, bytes) = component_file::load(&sandbox(&config.sandbox)?, &args.recipe, &config).await?;
+    Ok(Tried { recipe, bytes: bytes.len(), config, values: of_recipe })
+}
+
+fn trial(tried: &Tried, (samples, steps, seed): (usize, u32, u32)) -> Trial {
+    Trial { samples, steps, seed, config: tried.values.clone(), pool_max: tried.config.training.pool_max }
 }
 
 async fn run_check(args: TryArgs) -> Result<(), StartError> {
-    let (recipe, config, values) = load(&args).await?;
-    let bytes = std::fs::metadata(&args.recipe).map_or(0, |found| found.len()) as usize;
+    let Tried { recipe, bytes, config, values } = load(&args).await?;
     let lines = check::check(&recipe, bytes, &values, &config.sandbox).await;
     if args.json {
         show(&json!({ "recipe": recipe.label(), "passed": check::passed(&lines), "lines": lines }))?;
@@ -185,21 +196,18 @@ async fn run_check(args: TryArgs) -> Result<(), StartError> {
     Err(StartError::Recipe("the check failed; what to mend stands in the lines marked FAILED".to_owned()))
 }
 
-async fn run_trial(args: TryArgs, (samples, steps, seed): (usize, u32, u32)) -> Result<(), StartError> {
-    let (recipe, _, config) = load(&args).await?;
-    recipe.manifest().check_config(&config).map_err(|problem| StartError::Config(format!("--set: {problem}")))?;
-    let trial = Trial { samples, steps, seed, config };
-    let ran = trial::run(&recipe, &trial).await;
+async fn run_trial(args: TryArgs, sizes: (usize, u32, u32)) -> Result<(), StartError> {
+    let tried = load(&args).await?;
+    let (recipe, trial) = (&tried.recipe, trial(&tried, sizes));
+    recipe.manifest().check_config(&trial.config).map_err(|problem| StartError::Config(format!("--set: {problem}")))?;
+    let ran = trial::run(recipe, &trial).await;
     if args.json {
-        show(&trial::to_json(&recipe, &trial, &ran))?;
+        show(&trial::to_json(recipe, &trial, &ran))?;
     } else {
-        println!("{} on generated experience, seed {seed}", recipe.label());
+        println!("{} on generated experience, seed {}", recipe.label(), trial.seed);
         ran.iter().for_each(|step| print!("{}", step_text(step)));
     }
-    if ran.iter().any(|step| step.failed) {
-        return Err(StartError::Recipe("a call of the recipe failed; its line says how".to_owned()));
-    }
-    Ok(())
+    trial::failure(&ran).map_or(Ok(()), |told| Err(StartError::Recipe(told.to_owned())))
 }
 
 fn step_text(step: &TrialStep) -> String {
@@ -214,10 +222,9 @@ fn step_text(step: &TrialStep) -> String {
 }
 
 async fn inspect(path: PathBuf) -> Result<(), StartError> {
-    let args = TryArgs { recipe: path, config: None, set: Vec::new(), json: true };
-    let (recipe, _, config) = load(&args).await?;
-    let trial = Trial { samples: 48, steps: 1, seed: 1, config };
-    let ran = trial::run(&recipe, &trial).await;
+    let tried = load(&TryArgs { recipe: path, config: None, set: Vec::new(), json: true }).await?;
+    let recipe = &tried.recipe;
+    let ran = trial::run(recipe, &trial(&tried, (48, 1, 1))).await;
     let calls: Vec<_> = ran.iter().flat_map(|step| &step.calls).collect();
     show(&json!({
         "label": recipe.label(),

@@ -10,17 +10,18 @@ use reef_registry::{
     Access, Lock, Login, PrivateKey, PublicKey, Publication, Pulled, Reference, Registry, RegistryConfig,
     RegistryError, Signature, sign, verify,
 };
-use reef_sandbox::{Capability, Recipe, Sandbox};
+use reef_sandbox::{Capability, Recipe, SandboxConfig};
 use serde_json::json;
 
-use super::recipe::MEMORY_BYTES;
-use super::show;
+use super::{sandbox, show};
+use crate::component_file;
 use crate::config::Config;
 use crate::error::StartError;
-use crate::host;
 
 /// Variable with the password of the registry's user.
 const PASSWORD: &str = "REEF_REGISTRY_PASSWORD";
+/// Bytes of a signature and of a file of certificates.
+const TEXT_BYTES_MAX: u64 = 4 << 20;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum RegistryCommand {
@@ -145,7 +146,7 @@ pub(super) struct RegistryArgs {
     #[arg(long)]
     token_host: Option<String>,
     /// Seconds of the whole operation.
-    #[arg(long, default_value_t = 300)]
+    #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     timeout: u64,
 }
 
@@ -166,7 +167,8 @@ pub(super) async fn run(command: RegistryCommand) -> Result<(), StartError> {
         }
         RegistryCommand::Sign(args) => sign_component(args).await,
         RegistryCommand::Verify { path, name, signature, trust } => {
-            let (component, trusted) = (read(&path)?, trusted(&trust)?);
+            let (bytes_max, trusted) = (SandboxConfig::default().component_bytes_max, trusted(&trust)?);
+            let component = component_file::read_async(&path, bytes_max).await?;
             let verified = verify(&name, &component, &read_signature(&signature)?, &trusted).map_err(told)?;
             show(&json!({ "name": name, "signed_by": verified.key.as_str() }))
         }
@@ -182,7 +184,8 @@ impl RegistryArgs {
     fn config(&self, reference: &Reference) -> Result<RegistryConfig, StartError> {
         let mut config = RegistryConfig { default: self.registry.clone(), ..RegistryConfig::default() };
         config.insecure_hosts.extend(self.insecure_host.iter().cloned());
-        config.root_certificates = self.root_certificate.iter().map(|path| read(path)).collect::<Result<_, _>>()?;
+        let read = |path: &PathBuf| component_file::read(path, TEXT_BYTES_MAX);
+        config.root_certificates = self.root_certificate.iter().map(read).collect::<Result<_, _>>()?;
         config.timeout = Duration::from_secs(self.timeout);
         let login = self.user.clone().map(login).transpose()?;
         if login.is_some() || self.token_host.is_some() {
@@ -280,14 +283,8 @@ async fn sign_component(args: SignArgs) -> Result<(), StartError> {
 async fn described(path: &Path) -> Result<(Vec<u8>, Recipe), StartError> {
     let mut config = Config::default();
     config.recipes.grants = Some(Capability::ALL.into_iter().filter(|capability| capability.provided()).collect());
-    config.sandbox.memory_bytes_max = config.sandbox.memory_bytes_max.max(MEMORY_BYTES);
-    let sandbox = Sandbox::new(config.sandbox.clone()).map_err(|error| StartError::Recipe(error.to_string()))?;
-    let recipe = host::load_recipe(&sandbox, path, &config).await?;
-    let bytes = read(path)?;
-    if reef_core::sha256_hex(&bytes) == recipe.digest() {
-        return Ok((bytes, recipe));
-    }
-    Err(StartError::Recipe(format!("{} changed while it was loaded; start again", path.display())))
+    let (recipe, bytes) = component_file::load(&sandbox(&config.sandbox)?, path, &config).await?;
+    Ok((bytes, recipe))
 }
 
 /// The world that the component is built for.
@@ -300,12 +297,8 @@ fn trusted(paths: &[PathBuf]) -> Result<Vec<PublicKey>, StartError> {
     paths.iter().map(|path| PublicKey::read(path).map_err(told)).collect()
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, StartError> {
-    std::fs::read(path).map_err(|error| StartError::Recipe(format!("{} cannot be read: {error}", path.display())))
-}
-
 fn read_signature(path: &Path) -> Result<Signature, StartError> {
-    let text = read(path)?;
+    let text = component_file::read(path, TEXT_BYTES_MAX)?;
     let signature = String::from_utf8_lossy(&text).trim().parse::<Signature>();
     signature.map_err(|error| StartError::Recipe(format!("{}: {error}", path.display())))
 }

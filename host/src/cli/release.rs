@@ -3,9 +3,10 @@
 use std::fmt::Write;
 
 use clap::Subcommand;
+use reef_core::{ReleaseId, ScenarioName};
 use serde_json::{Value, json};
 
-use super::{Remote, show};
+use super::{Remote, release_id, scenario_name, show};
 use crate::client::Client;
 use crate::error::StartError;
 
@@ -18,7 +19,8 @@ pub(super) enum ReleaseCommand {
     #[command(after_help = "Example:\n  reef release list my-agent")]
     List {
         /// Scenario.
-        scenario: String,
+        #[arg(value_parser = scenario_name)]
+        scenario: ScenarioName,
         #[command(flatten)]
         remote: Remote,
     },
@@ -26,9 +28,11 @@ pub(super) enum ReleaseCommand {
     #[command(after_help = "Example:\n  reef release show my-agent 3f1c…")]
     Show {
         /// Scenario.
-        scenario: String,
+        #[arg(value_parser = scenario_name)]
+        scenario: ScenarioName,
         /// Release.
-        release: String,
+        #[arg(value_parser = release_id)]
+        release: ReleaseId,
         /// For machines.
         #[arg(long)]
         json: bool,
@@ -39,27 +43,33 @@ pub(super) enum ReleaseCommand {
     #[command(after_help = "Example:\n  reef release rollback my-agent 3f1c…")]
     Rollback {
         /// Scenario.
-        scenario: String,
+        #[arg(value_parser = scenario_name)]
+        scenario: ScenarioName,
         /// Release to return to.
-        release: String,
+        #[arg(value_parser = release_id)]
+        release: ReleaseId,
         #[command(flatten)]
         remote: Remote,
     },
     /// Serve a held candidate.
     Promote {
         /// Scenario.
-        scenario: String,
+        #[arg(value_parser = scenario_name)]
+        scenario: ScenarioName,
         /// Held release.
-        release: String,
+        #[arg(value_parser = release_id)]
+        release: ReleaseId,
         #[command(flatten)]
         remote: Remote,
     },
     /// Refuse a held candidate.
     Reject {
         /// Scenario.
-        scenario: String,
+        #[arg(value_parser = scenario_name)]
+        scenario: ScenarioName,
         /// Held release.
-        release: String,
+        #[arg(value_parser = release_id)]
+        release: ReleaseId,
         #[command(flatten)]
         remote: Remote,
     },
@@ -71,7 +81,8 @@ pub(super) enum StepCommand {
     #[command(after_help = "Example:\n  reef step show my-agent 7")]
     Show {
         /// Scenario.
-        scenario: String,
+        #[arg(value_parser = scenario_name)]
+        scenario: ScenarioName,
         /// Number of the step.
         step: u32,
         /// For machines.

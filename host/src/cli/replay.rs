@@ -46,8 +46,8 @@ pub(super) struct ReplayArgs {
     #[command(flatten)]
     place: Place,
     /// Threads of the trainer; left out = as many as the step had. Others may round differently.
-    #[arg(long)]
-    threads: Option<usize>,
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1_024))]
+    threads: Option<u16>,
     /// For machines.
     #[arg(long)]
     json: bool,
@@ -62,7 +62,8 @@ pub(super) async fn run(args: ReplayArgs) -> Result<(), StartError> {
         tenant,
         scenario,
         step: args.step,
-        threads: args.threads,
+        threads: args.threads.map(usize::from),
+        compile_in_process: false,
     };
     let replayed = replay_step(&wanted).await?;
     if args.json {

@@ -48,7 +48,7 @@ pub async fn put(
     let scenario = management.open(&caller, Scope::Admin, &name).await?;
     let exchange = management.exchange()?;
     // A client that goes away must not leave database and memory apart.
-    let exchanged = tokio::spawn(async move { exchange.upload(&scenario, body.to_vec()).await });
+    let exchanged = tokio::spawn(async move { exchange.upload(&scenario, body.into()).await });
     Ok(Json(json!(exchanged.await.map_err(|error| ApiError::internal("the exchange broke down", error))??)))
 }
 
@@ -71,6 +71,9 @@ impl From<ExchangeError> for ApiError {
             ExchangeError::Store(error) => error.into(),
             ExchangeError::Recipe(_) => Self::new(StatusCode::UNPROCESSABLE_ENTITY, "recipe_refused", message),
             ExchangeError::Failed { .. } => Self::new(StatusCode::UNPROCESSABLE_ENTITY, "recipe_failed", message),
+            ExchangeError::NotTried { .. } | ExchangeError::Uploading => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "recipe_not_tried", message)
+            }
             ExchangeError::Config(_) => Self::invalid("recipe_config", message),
             ExchangeError::NothingBefore | ExchangeError::Busy => Self::conflict(message),
         }

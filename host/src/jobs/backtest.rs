@@ -22,6 +22,7 @@ use super::rerun::{Folder, Proposer, blocking, engine, load, sandbox};
 use super::run_step::{CRITIC_STATE, HOST_STATE, guest_state};
 use super::stream_pool::{Moment, StreamPool};
 use super::transcript::content_of;
+use crate::component_file;
 use crate::config::Config;
 use crate::error::StartError;
 use crate::verifiers;
@@ -159,11 +160,8 @@ struct Walk<'a> {
 
 impl<'a> Walk<'a> {
     async fn prepare(wanted: &'a Wanted, folder: Folder, scenario: &Scenario) -> Result<Self, StartError> {
-        let path = wanted.recipe.clone();
-        let bytes = blocking(move || std::fs::read(&path)).await?.map_err(|error| {
-            StartError::Recipe(format!("the component {} cannot be read: {error}", wanted.recipe.display()))
-        })?;
-        let sandbox = sandbox(wanted.config.sandbox.clone())?;
+        let bytes = component_file::read_async(&wanted.recipe, wanted.config.sandbox.component_bytes_max).await?;
+        let sandbox = sandbox(wanted.config.sandbox.clone(), wanted.config.recipes.compile_in_process)?;
         let recipe = load(&sandbox, bytes).await?;
         let (tenant, name) = (&wanted.tenant, &wanted.scenario);
         let recorded = recorded(&folder, tenant, name).await?;
@@ -191,7 +189,7 @@ impl<'a> Walk<'a> {
         let chain = chain.collect();
         let engine = engine_if_needed(wanted, &folder, &model, &recipe).await?;
         let (held_out, proposer) = engine_parts(wanted, &folder, engine.as_ref()).await?;
-        let verifiers = verifiers::load(&sandbox, None, &wanted.config.recipes.verifiers).await?;
+        let verifiers = verifiers::load(&sandbox, None, &wanted.config).await?;
         let reads = GuestReads { engine, store: folder.store.clone(), verifiers };
         let trained =
             (0..).zip(&recorded.steps).flat_map(|(at, step)| step.batch.iter().map(move |id| (id.clone(), at)));

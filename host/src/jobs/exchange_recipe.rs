@@ -3,17 +3,18 @@
 //! Calls that run keep the recipe that they began with; code and state change in one transaction between two steps,
 //! and whatever is refused before it leaves the scenario as it was.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use reef_core::{Step, TenantId};
 use reef_sandbox::{Blame, Call, Choice, Fault, PoolSample, Recipe, Selection};
 use reef_store::{RecipeState, RecipeUse, RecordedStep, STATE_WRITER_KEY, Store, StoreError, UseReason};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::guest_reads::GuestReads;
-use super::learn_scenario::chosen;
+use super::learn_scenario::{chosen, state_of};
 use super::run_step::{context, context_outside, guest_state};
 use crate::clock::now_ms;
 use crate::recipes::{RecipeError, Recipes};
@@ -21,6 +22,8 @@ use crate::scenarios::{InUse, Scenario};
 
 /// Recorded selections that a new recipe is tried on.
 const SHADOW_STEPS_MAX: u32 = 8;
+/// Uploads that are tried at the same time, one of a tenant; each holds a component of up to 64 MiB.
+const UPLOADS_MAX: usize = 4;
 /// How long an exchange waits for the step that runs.
 const STEP_WAIT: Duration = Duration::from_secs(120);
 
@@ -33,8 +36,36 @@ pub struct Exchange {
     pub store: Store,
     /// What recipes may read.
     pub reads: GuestReads,
+    /// Who is uploading.
+    pub uploads: Uploads,
     /// The operator's values for recipes' keys.
     pub recipe_config: Arc<Map<String, Value>>,
+}
+
+/// The tenants whose uploads are being tried.
+#[derive(Debug, Clone, Default)]
+pub struct Uploads(Arc<Mutex<HashSet<TenantId>>>);
+
+impl Uploads {
+    fn begin(&self, tenant: &TenantId) -> Result<Upload, ExchangeError> {
+        let mut running = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if running.len() >= UPLOADS_MAX || !running.insert(tenant.clone()) {
+            return Err(ExchangeError::Uploading);
+        }
+        Ok(Upload { uploads: self.clone(), tenant: tenant.clone() })
+    }
+}
+
+/// An upload until it is dropped.
+struct Upload {
+    uploads: Uploads,
+    tenant: TenantId,
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        self.uploads.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.tenant);
+    }
 }
 
 /// One recorded selection under both recipes.
@@ -79,6 +110,19 @@ pub enum ExchangeError {
         /// How.
         fault: Fault,
     },
+    /// It could not be tried, and that is not its fault.
+    #[error("the recipe could not be tried {place}: {fault}; the recipe in use stays, try again later")]
+    NotTried {
+        /// Where.
+        place: String,
+        /// Why.
+        fault: Fault,
+    },
+    /// Other uploads are tried first.
+    #[error(
+        "another recipe of this tenant, or {UPLOADS_MAX} of others, are being tried; try again when that has ended"
+    )]
+    Uploading,
     /// There is nothing to go back to.
     #[error("this scenario has used no other recipe; upload one with PUT …/recipe")]
     NothingBefore,
@@ -93,16 +137,38 @@ pub enum ExchangeError {
 impl Exchange {
     /// Puts a new component into use.
     pub async fn upload(&self, scenario: &Scenario, bytes: Vec<u8>) -> Result<Exchanged, ExchangeError> {
-        let recipe = self.recipes.add(bytes).await?;
+        let _upload = self.uploads.begin(&scenario.key.0)?;
+        let recipe = self.recipes.load(bytes.clone()).await?;
         let config = self.config(scenario);
         recipe.manifest().check_config(&config).map_err(ExchangeError::Config)?;
         self.smoke(scenario, &recipe).await?;
         let shadow = self.shadow(scenario, &recipe).await?;
+        self.recipes.keep(bytes, &recipe).await?;
         let _between_steps = self.between_steps(scenario).await?;
         let before = scenario.recipe();
+        if let Some(same) = before.as_ref().filter(|before| before.recipe.digest() == recipe.digest()) {
+            let (label, now) = (same.recipe.label(), self.unchanged(scenario, same).await?);
+            return Ok(Exchanged { now, before: Some(label), migrated: false, shadow });
+        }
         let (state, migrated) = self.carried_over(scenario, before.as_ref(), &recipe).await?;
         let now = self.swap(scenario, &recipe, (UseReason::Upload, String::new()), state).await?;
         Ok(Exchanged { now, before: before.map(|before| before.recipe.label()), migrated, shadow })
+    }
+
+    /// The use that goes on: the same component again is no second use to go back from.
+    async fn unchanged(&self, scenario: &Scenario, now: &InUse) -> Result<RecipeUse, ExchangeError> {
+        let (tenant, name) = &scenario.key;
+        let manifest = now.recipe.manifest();
+        let last = self.store.recipe_use(tenant, name).await?.filter(|last| last.digest == now.recipe.digest());
+        Ok(last.unwrap_or_else(|| RecipeUse {
+            position: now.position,
+            digest: now.recipe.digest().to_owned(),
+            name: manifest.name.clone(),
+            version: manifest.version.clone(),
+            reason: UseReason::Start,
+            note: String::new(),
+            at_ms: now_ms(),
+        }))
     }
 
     /// Goes back to the recipe before, with its state as it was when it was replaced.
@@ -173,12 +239,8 @@ impl Exchange {
     async fn smoke(&self, scenario: &Scenario, recipe: &Recipe) -> Result<(), ExchangeError> {
         let call = Call { config: self.config(scenario), ..Call::new(context_outside(scenario)) };
         let call = self.reads.give(&scenario.key, call);
-        match recipe.select_samples(call).await.result {
-            Err(fault) if fault.blame() != Blame::Host => {
-                Err(ExchangeError::Failed { place: "on an empty pool".to_owned(), fault })
-            }
-            _ => Ok(()),
-        }
+        let tried = recipe.select_samples(call).await.result;
+        tried.map(drop).map_err(|fault| told_fault("on an empty pool".to_owned(), fault))
     }
 
     /// The recipe on the pools of the last steps. Its decisions may differ; it may not fail.
@@ -189,20 +251,19 @@ impl Exchange {
             let Some(recorded) = self.store.step_record(tenant, name, step.step).await? else { continue };
             let samples = Arc::new(self.pool(scenario, &recorded).await?);
             let context = context(scenario, &step);
+            let state = self.state_for(recipe, &step, &recorded, scenario).await?;
             let call = Call {
                 batch: (0..u32::try_from(samples.len()).unwrap_or(0)).collect(),
                 samples: Arc::clone(&samples),
                 config: self.config(scenario),
+                state,
                 unusable: recorded.inputs.unassembled,
                 ..Call::new(context)
             };
             let call = self.reads.give(&scenario.key, call);
             let selection = match recipe.select_samples(call).await.result {
                 Ok(selection) => selection,
-                Err(fault) if fault.blame() == Blame::Host => continue,
-                Err(fault) => {
-                    return Err(ExchangeError::Failed { place: format!("on the pool of step {}", step.step), fault });
-                }
+                Err(fault) => return Err(told_fault(format!("on the pool of step {}", step.step), fault)),
             };
             let batch: Vec<_> = chosen(selection.clone())
                 .unwrap_or_default()
@@ -213,6 +274,25 @@ impl Exchange {
             rows.push(Shadowed { step: step.step, decision: told(&selection), same: batch == step.batch });
         }
         Ok(rows)
+    }
+
+    /// The state that a recorded selection read, as this recipe would have found it.
+    async fn state_for(
+        &self,
+        recipe: &Recipe,
+        step: &Step,
+        recorded: &RecordedStep,
+        scenario: &Scenario,
+    ) -> Result<RecipeState, ExchangeError> {
+        let state = guest_state(state_of(&recorded.inputs));
+        let own = step.recipe.split_once('@').is_some_and(|(name, _)| name == recipe.manifest().name);
+        match version(&step.recipe).filter(|_| own) {
+            None => Ok(RecipeState::new()),
+            Some(before) if step.recipe != recipe.label() && recipe.exports().migration => {
+                self.migrate(scenario, recipe, before, state).await
+            }
+            Some(_) => Ok(state),
+        }
     }
 
     /// The samples of a recorded pool that still exist.
@@ -254,11 +334,19 @@ impl Exchange {
         }
         let (tenant, name) = &scenario.key;
         let state = guest_state(self.store.recipe_state(tenant, name, &next.manifest().name).await?);
-        let call = Call { state, ..Call::new(context_outside(scenario)) };
-        match next.migrate(call, version).await.result {
-            Ok(state) => Ok((Some(state), true)),
-            Err(fault) => Err(ExchangeError::Failed { place: format!("to migrate the state of {version}"), fault }),
-        }
+        Ok((Some(self.migrate(scenario, next, version, state).await?), true))
+    }
+
+    async fn migrate(
+        &self,
+        scenario: &Scenario,
+        next: &Recipe,
+        version: &str,
+        state: RecipeState,
+    ) -> Result<RecipeState, ExchangeError> {
+        let call = Call { state, config: self.config(scenario), ..Call::new(context_outside(scenario)) };
+        let migrated = next.migrate(call, version).await.result;
+        migrated.map_err(|fault| told_fault(format!("to migrate the state of {version}"), fault))
     }
 
     async fn back(&self, scenario: &Scenario, reason: UseReason, note: String) -> Result<Exchanged, ExchangeError> {
@@ -301,6 +389,14 @@ impl Exchange {
         scenario.changed.notify_one();
         scenario.wake.notify_one();
         Ok(next)
+    }
+}
+
+fn told_fault(place: String, fault: Fault) -> ExchangeError {
+    if fault.blame() == Blame::Host {
+        ExchangeError::NotTried { place, fault }
+    } else {
+        ExchangeError::Failed { place, fault }
     }
 }
 

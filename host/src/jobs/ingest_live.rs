@@ -2,13 +2,13 @@
 //! and its judgements become reports. The place in the log is part of the recipe's state, so a crash hands the same
 //! exchanges over again and the same judgements are the same reports, which the store counts once.
 
-use reef_core::{Inference, RecordId, RecordStatus, Report, sha256_hex};
+use reef_core::{Inference, LIVE_REPORT_PREFIX, RecordId, RecordStatus, Report, sha256_hex};
 use reef_sandbox::{Call, Context, Exchange, Fault, Judgement};
-use reef_store::{RecordBody, RecordKind};
+use reef_store::{RecordBody, RecordKind, StoreError};
 use serde_json::Value;
 
 use super::guest_reads::messages;
-use super::run_step::{StepError, Workshop, context_outside, guest_state};
+use super::run_step::{HOST_STATE, StepError, Workshop, context_outside, guest_state};
 use crate::scenarios::Scenario;
 
 /// Exchanges of one call.
@@ -43,6 +43,7 @@ pub async fn ingest_live(workshop: &Workshop, scenario: &Scenario) -> Result<Opt
         let context = Context { now_ms: heard_ms, ..context_outside(scenario) };
         let config = scenario.recipe_config(&workshop.exchange.recipe_config);
         let call = Call { config, state: guest_state(state), ..Call::new(context) };
+        let call = workshop.exchange.reads.give(&scenario.key, call);
         let ended = recipe.ingest(call, inferences.iter().filter_map(exchange).collect()).await;
         let judgements = match ended.result {
             Ok(judgements) => judgements,
@@ -51,10 +52,15 @@ pub async fn ingest_live(workshop: &Workshop, scenario: &Scenario) -> Result<Opt
         for judgement in judgements {
             let judged = inferences.iter().find(|inference| inference.id == judgement.receipt);
             let Some(report) = judged.and_then(|inference| report(&owner, inference, judgement)) else { continue };
-            workshop.store.append_report(tenant, name, report).await?;
-            metrics::counter!("reef_judgements_total").increment(1);
+            match workshop.store.append_report(tenant, name, report).await {
+                Ok(_) => metrics::counter!("reef_judgements_total").increment(1),
+                // Judged before a crash, and otherwise now, with another head or more exchanges: the first word counts.
+                Err(StoreError::Conflict(_)) => {}
+                Err(error) => return Err(error.into()),
+            }
         }
         writes = ended.state;
+        writes.retain(|(key, _)| !key.starts_with(HOST_STATE));
     }
     writes.push((PLACE_STATE.to_owned(), Some(last.to_le_bytes().to_vec())));
     workshop.store.write_recipe_state(tenant, name, &owner, writes).await?;
@@ -89,7 +95,7 @@ fn exchange(inference: &Inference) -> Option<Exchange> {
 fn report(recipe: &str, judged: &Inference, judgement: Judgement) -> Option<Report> {
     let digest = sha256_hex(format!("{recipe}\n{}", judged.id).as_bytes());
     Some(Report {
-        id: RecordId::parse(format!("live-{}", digest.get(..32)?)).ok()?,
+        id: RecordId::parse(format!("{LIVE_REPORT_PREFIX}{}", digest.get(..32)?)).ok()?,
         created_at_ms: judged.created_at_ms,
         score: Some(judgement.score),
         feedback: None,

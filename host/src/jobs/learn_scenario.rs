@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use reef_core::{HeldOutTask, RecordId, ReleaseId, ReleaseOrigin, Sample, Step, StepOutcome, sha256_hex};
-use reef_sandbox::{Call, Choice, Context, Fault, PoolSample, Quarantine, Selection};
+use reef_sandbox::{Blame, Call, Choice, Context, Fault, FaultKind, PoolSample, Quarantine, Selection};
 use reef_store::{Commit, PoolEntry, RecordedStep, StepInputs, TrainingMode};
 use tracing::Instrument;
 
@@ -386,7 +386,13 @@ impl Learner {
         let Ended { outcome, fault } = ended?;
         tracing::info!(scenario = %name, step = number, ?outcome, "step.ended");
         match (&outcome, fault) {
-            (_, Some(fault)) => self.fault(&fault).await?,
+            (_, Some(fault)) => {
+                self.fault(&fault).await?;
+                // What is not held against the recipe would otherwise be tried again at once, for ever.
+                if fault.blame() == Blame::Host || fault.kind == FaultKind::Cancelled {
+                    return Ok(Turn::Rest(self.failed(fault.to_string())));
+                }
+            }
             (StepOutcome::Failed { reason }, None) => {
                 let reason = reason.clone();
                 return Ok(Turn::Rest(self.failed(reason)));

@@ -43,6 +43,8 @@ pub struct Wanted {
     pub model: PathBuf,
     /// Threads of the trainer; none = as many as the step had.
     pub threads: Option<usize>,
+    /// Compile the recipe in this process, as `recipes.compile_in_process` says for a server.
+    pub compile_in_process: bool,
 }
 
 /// One thing of the step, as it was and as it is now.
@@ -82,7 +84,7 @@ pub async fn replay_step(wanted: &Wanted) -> Result<Replayed, StartError> {
         StartError::Config(format!("step {} ran under limits that this version does not know: {error}", step.step))
     })?;
     let digest = step.recipe.rsplit_once("#sha256:").map_or("", |(_, digest)| digest).to_owned();
-    let sandbox = sandbox(limits)?;
+    let sandbox = sandbox(limits, wanted.compile_in_process)?;
     let recipe = load(&sandbox, recipe_files::read(&folder.path, &digest)?).await?;
     let verifiers = verifiers::recorded(&sandbox, &folder.path, &transcript.environment.verifiers).await?;
     let engine = if step.calls.len() > 1 || recipe.imports().contains(&Capability::Tokens) {

@@ -9,7 +9,7 @@ use reef_core::{ReleaseId, ScenarioName, TenantId};
 use reef_engine::train::CRITIC_FILE;
 use reef_engine::{Engine, EngineError, LoraConfig};
 use reef_release::ReleaseRepo;
-use reef_sandbox::{Call, Grants, Outcome, Proposal, Recipe, Sandbox, SandboxConfig};
+use reef_sandbox::{Call, Compiler, Grants, Outcome, Proposal, Recipe, Sandbox, SandboxConfig};
 use reef_store::{Scenario, Store};
 
 use super::run_step::CRITIC_STATE;
@@ -64,9 +64,10 @@ pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stat
     tokio::task::spawn_blocking(work).await.map_err(|error| StartError::Other(format!("a task died: {error}")))
 }
 
-/// A sandbox with these limits.
-pub fn sandbox(limits: SandboxConfig) -> Result<Sandbox, StartError> {
-    Sandbox::new(limits).map_err(|error| StartError::Recipe(error.to_string()))
+/// A sandbox with these limits; `compile_in_process` as in the configuration.
+pub fn sandbox(limits: SandboxConfig, compile_in_process: bool) -> Result<Sandbox, StartError> {
+    let compiler = if compile_in_process { Compiler::InProcess } else { Compiler::this_program() };
+    Sandbox::with_compiler(limits, compiler).map_err(|error| StartError::Recipe(error.to_string()))
 }
 
 /// Loads a component with every capability: what it may do was decided when it ran, and here it can do nothing.

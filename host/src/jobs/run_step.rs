@@ -14,7 +14,10 @@ use reef_core::{
 use reef_engine::train::CRITIC_FILE;
 use reef_engine::{Engine, Weights};
 use reef_release::ReleaseFile;
-use reef_sandbox::{Call, Context, Decision, Fault, Models, Outcome, PoolSample, Proposal, Recipe, Training, Verdict};
+use reef_sandbox::{
+    Call, Context, Decision, Fault, FaultKind, HOST_STATE_PREFIX, Models, Outcome, PoolSample, Proposal, Recipe,
+    Training, Verdict,
+};
 use reef_store::{Bytes, Commit, Environment, STATE_WRITER_KEY, StepInputs, StepTranscript, Store};
 
 use super::exchange_recipe::Exchange;
@@ -26,7 +29,7 @@ use crate::scenarios::{Scenario, ScenarioError, Scenarios, Served};
 use crate::telemetry;
 
 /// Keys of the state bucket that belong to the host; guests neither see nor write them.
-pub const HOST_STATE: &str = "reef.";
+pub const HOST_STATE: &str = HOST_STATE_PREFIX;
 /// The scenario's critic.
 pub const CRITIC_STATE: &str = "reef.critic";
 
@@ -117,8 +120,17 @@ pub async fn run_step(workshop: &Workshop, work: Work) -> Result<Ended, StepErro
     };
     let decided = run.decide().await;
     watchdog.abort();
+    let decided = if run.abort.guest().is_cancelled() { overdue(decided, workshop.step_max) } else { decided };
     run.work.step.metrics.insert("step_seconds".to_owned(), began.elapsed().as_secs_f64());
     run.commit(decided).await
+}
+
+/// Only the watchdog cancels a step, and a recipe whose steps do not end is held to account for it.
+fn overdue(decided: Decided, step_max: Duration) -> Decided {
+    let Decided::Fail(_, Some(Fault { kind: FaultKind::Cancelled, .. })) = decided else { return decided };
+    let told = format!("the step took longer than {} s (training.step_seconds_max)", step_max.as_secs());
+    let fault = Fault { kind: FaultKind::Deadline, message: told };
+    Decided::Fail(fault.to_string(), Some(fault))
 }
 
 struct Run<'a> {
@@ -275,7 +287,6 @@ impl Run<'_> {
 
     /// Books what a call used; keeps its staged state only if it succeeded.
     fn take<T>(&mut self, outcome: Outcome<T>) -> Result<T, Fault> {
-        record_call(&outcome.report);
         self.work.step.calls.push(outcome.report);
         self.work.step.metrics.extend(outcome.metrics);
         let value = outcome.result?;
@@ -424,7 +435,8 @@ pub fn gated(verdict: &Verdict, gate: GateDecision) -> Result<String, String> {
     }
 }
 
-fn record_call(report: &CallReport) {
+/// Puts a call of the sandbox, whichever it is, into the metrics.
+pub fn record_call(report: &CallReport) {
     metrics::counter!("reef_recipe_fuel_total", "function" => report.function.clone()).increment(report.fuel);
     if report.fault.is_some() {
         metrics::counter!("reef_recipe_faults_total", "function" => report.function.clone()).increment(1);

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use reef_core::{Message, RecordId, ReleaseId, Sample, Trajectory, TurnSpan};
-use reef_sandbox::{PoolSample, RecordView, Records};
+use reef_sandbox::{Exchange, PoolSample, RecordView, Records, RequestView};
 use serde_json::json;
 
 use crate::demo::random::Random;
@@ -18,11 +18,18 @@ const RESPONSE_TOKENS: (usize, usize) = (1, 24);
 const ODD_ONE_IN: usize = 8;
 /// Ids in use.
 const VOCABULARY: usize = 1_000;
+/// Exchanges that a recipe which follows live sessions is given.
+const EXCHANGES: usize = 8;
 
-/// `count` samples, oldest first. Empty when a generated name were not valid, which a test rules out.
+/// `count` samples, oldest first.
 pub fn pool(seed: u64, count: usize) -> Arc<Vec<PoolSample>> {
+    Arc::new(stream(seed).take(count).collect())
+}
+
+/// Samples without end, oldest first. None when a generated name were not valid, which a test rules out.
+pub fn stream(seed: u64) -> impl Iterator<Item = PoolSample> {
     let mut random = Random::new(seed);
-    Arc::new((0..count).filter_map(|index| sample(&mut random, index)).collect())
+    (0..).map_while(move |index| sample(&mut random, index))
 }
 
 fn between(random: &mut Random, (least, most): (usize, usize)) -> usize {
@@ -67,13 +74,40 @@ pub struct GeneratedRecords;
 
 impl Records for GeneratedRecords {
     fn record(&self, id: &RecordId) -> Result<Option<RecordView>, String> {
-        let user = |content: String| Message { role: "user".to_owned(), content };
-        Ok(Some(RecordView {
-            messages: vec![user(format!("Question of {id}."))],
-            tags: vec![("task".to_owned(), "lab".to_owned())],
-            session: Some("lab-session".to_owned()),
-        }))
+        let RequestView { messages, session, tags } = request(id.as_str());
+        Ok(Some(RecordView { messages, tags, session }))
     }
+}
+
+/// A request with this name.
+pub fn request(name: &str) -> RequestView {
+    RequestView {
+        messages: vec![Message { role: "user".to_owned(), content: format!("Question of {name}.") }],
+        session: Some("lab-session".to_owned()),
+        tags: vec![("task".to_owned(), "lab".to_owned())],
+    }
+}
+
+/// Exchanges of one session, oldest first.
+pub fn exchanges() -> Vec<Exchange> {
+    (0..EXCHANGES).filter_map(exchange).collect()
+}
+
+fn exchange(index: usize) -> Option<Exchange> {
+    let id = RecordId::parse(format!("lab-exchange-{index}")).ok()?;
+    let RequestView { messages, session, tags } = request(id.as_str());
+    Some(Exchange {
+        release: ReleaseId::parse(HEAD).ok()?,
+        at_ms: super::NOW_MS + i64::try_from(index).ok()?,
+        session,
+        tags,
+        messages,
+        answer: format!("Answer of {id}."),
+        tools: false,
+        prompt_tokens: 12,
+        answer_tokens: 6,
+        id,
+    })
 }
 
 #[cfg(test)]
@@ -85,7 +119,7 @@ mod tests {
         let first = pool(1, 200);
         assert_eq!(first, pool(1, 200));
         assert_ne!(first, pool(2, 200));
-        assert_eq!(first.len(), 200);
+        assert_eq!((first.len(), exchanges().len()), (200, EXCHANGES));
         assert!(first.iter().any(|pooled| pooled.sample.score.is_none()));
         assert!(first.iter().any(|pooled| pooled.lag > 0));
         assert!(first.iter().any(|pooled| pooled.sample.trajectory.turns.len() == 2));

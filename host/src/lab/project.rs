@@ -16,6 +16,22 @@ const TEMPLATE_NAMES: [&str; 3] = ["my-recipe", "my_recipe", "MyRecipe"];
 const TEMPLATE_SDK: &str = "path = \"..\"";
 /// Where the `sdk` folder is, unless it is beside the source that this program was built from.
 const SDK_VARIABLE: &str = "REEF_SDK";
+/// Names that do not build: words of the language, crates that a recipe is built with, and what the template uses.
+const RUST_RESERVED: &str = "abstract alloc as async await become box break const continue core crate do dyn else enum \
+    extern false final fn for gen if impl in let libm loop macro match mod move mut override priv proc-macro pub \
+    reef-recipe ref return self static std struct super test trait true try type typeof unsafe unsized use virtual \
+    where while wit-bindgen yield batch capability context key manifest optimizer policy-gradient pool proposal recipe \
+    result selection trainer vec weight";
+/// The same, with modules of the standard library and of the build that a file of the name would hide.
+const PYTHON_RESERVED: &str = "and as assert async await break class continue def del elif else except finally for \
+    from global if import in is lambda nonlocal not or pass raise return try while with yield abc array ast asyncio \
+    base64 bisect builtins cmath code codecs collections contextlib copy copyreg dataclasses datetime decimal dis \
+    encodings enum errno fractions functools gc hashlib heapq importlib inspect io itertools json keyword linecache \
+    locale logging marshal math numbers opcode operator os pathlib pickle platform posix posixpath queue random re \
+    reprlib select selectors signal site socket ssl stat statistics string struct subprocess sys tempfile test \
+    textwrap threading time token tokenize traceback types typing unicodedata uuid warnings weakref zipfile zlib \
+    componentize-py-async-support componentize-py-runtime componentize-py-types poll-loop reef-app reef-recipe \
+    wit-world optimizer policy-gradient trainer weight";
 /// Bytes of a recipe's name.
 const NAME_BYTES_MAX: usize = 64;
 /// Files and folders of a template.
@@ -43,6 +59,15 @@ impl Language {
             Self::Python => "python",
             Self::Js => "js",
             Self::C => "c",
+        }
+    }
+
+    /// Names that do not build in the language.
+    fn reserved(self) -> &'static str {
+        match self {
+            Self::Rust => RUST_RESERVED,
+            Self::Python => PYTHON_RESERVED,
+            Self::Js | Self::C => "",
         }
     }
 
@@ -84,7 +109,7 @@ fn sdk() -> Result<PathBuf, StartError> {
 
 /// Makes a folder with a recipe of this name that builds as it is; the file to edit first.
 pub fn create(name: &str, language: Language, folder: &Path) -> Result<PathBuf, StartError> {
-    check_name(name)?;
+    check_name(name, language)?;
     let shown = folder.display();
     if folder.exists() {
         return Err(config(format!("{shown} is there already; choose another folder with --folder")));
@@ -99,12 +124,17 @@ pub fn create(name: &str, language: Language, folder: &Path) -> Result<PathBuf, 
     source.ok_or_else(|| config(format!("the template {} has no source", template.display())))
 }
 
-fn check_name(name: &str) -> Result<(), StartError> {
+fn check_name(name: &str, language: Language) -> Result<(), StartError> {
     let valid = name.len() <= NAME_BYTES_MAX
         && name.starts_with(|c: char| c.is_ascii_lowercase())
         && !name.ends_with('-')
         && !name.contains("--")
         && name.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-'));
+    if valid && language.reserved().split(' ').any(|reserved| reserved == name) {
+        return Err(config(format!(
+            "'{name}' means something else in {language}, so a recipe of that name does not build; choose another, e.g. 'my-{name}'"
+        )));
+    }
     if valid {
         return Ok(());
     }
@@ -250,9 +280,26 @@ mod tests {
     fn names_are_plain_and_have_three_spellings() {
         assert_eq!(spellings("best-of-4"), ["best-of-4", "best_of_4", "BestOf4"]);
         for bad in ["", "Best", "../x", "a--b", "a-", "1a", "a b", "ä"] {
-            assert!(check_name(bad).is_err(), "{bad}");
+            assert!(check_name(bad, Language::C).is_err(), "{bad}");
         }
-        assert!(check_name("best-of-4").is_ok());
+        assert!(check_name("best-of-4", Language::Rust).is_ok());
+    }
+
+    #[test]
+    fn names_that_would_not_build_are_refused_before_anything_is_made() {
+        let folder = tempfile::tempdir().expect("a folder");
+        for (language, names) in [
+            (Language::Rust, ["fn", "test", "core", "reef-recipe", "recipe", "weight"]),
+            (Language::Python, ["import", "json", "sys", "types", "reef-recipe", "zlib"]),
+        ] {
+            for name in names {
+                let target = folder.path().join(name);
+                let told = create(name, language, &target).expect_err(name).to_string();
+                assert!(told.contains(&format!("'{name}'")) && told.contains("choose another"), "{told}");
+                assert!(!target.exists(), "{name}");
+            }
+        }
+        assert!(check_name("json", Language::Js).is_ok() && check_name("json", Language::Rust).is_ok());
     }
 
     #[test]

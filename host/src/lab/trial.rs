@@ -5,12 +5,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use reef_core::CallReport;
-use reef_sandbox::{Blame, Call, Choice, Fault, Outcome, PoolSample, Proposal, Recipe, Selection};
+use reef_sandbox::{Blame, Call, Choice, Outcome, PoolSample, Proposal, Recipe, Selection};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::{call, pool};
+use super::experience::stream;
+use super::{call, told_fault};
 use crate::jobs::learn_scenario::chosen;
+
+/// Samples in memory, whatever the configuration says.
+const WAITING_MAX: usize = 100_000;
+/// Retired samples that a step lists.
+const RETIRED_LISTED_MAX: usize = 64;
 
 /// What to try.
 #[derive(Debug, Clone)]
@@ -23,6 +29,8 @@ pub struct Trial {
     pub seed: u32,
     /// The recipe's configuration.
     pub config: Map<String, Value>,
+    /// Samples that one selection sees, as `training.pool_max` of a server.
+    pub pool_max: u32,
 }
 
 /// One step of a trial.
@@ -34,7 +42,7 @@ pub struct TrialStep {
     pub pool: usize,
     /// What became of each call, in a sentence.
     pub decisions: Vec<(String, String)>,
-    /// Samples that were retired, and why.
+    /// Samples that were retired, and why; the first of them.
     pub retired: Vec<(String, String)>,
     /// Gauges and measurements.
     pub metrics: BTreeMap<String, f64>,
@@ -42,18 +50,34 @@ pub struct TrialStep {
     pub calls: Vec<CallReport>,
     /// Did a call end in a fault that is the recipe's?
     pub failed: bool,
+    /// Did a call end without a value, whosever doing that is?
+    pub faulted: bool,
+}
+
+/// Why a recipe with this trial should not be used.
+pub fn failure(steps: &[TrialStep]) -> Option<&'static str> {
+    if steps.iter().any(|step| step.failed) {
+        return Some("a call of the recipe failed; its line says how");
+    }
+    let never = !steps.is_empty() && steps.iter().all(|step| step.faulted);
+    never.then_some("no step ended well, so nothing would ever be learned; the lines say why")
 }
 
 /// Runs the trial.
 pub async fn run(recipe: &Recipe, trial: &Trial) -> Vec<TrialStep> {
-    let all = pool(u64::from(trial.seed), trial.samples.saturating_mul(trial.steps as usize));
     let mut bench = Bench { recipe, trial, state: BTreeMap::new(), gone: BTreeSet::new() };
-    let mut steps = Vec::new();
+    let mut arriving = stream(u64::from(trial.seed));
+    let pool_max = WAITING_MAX.min(trial.pool_max as usize);
+    let (mut waiting, mut taken, mut steps) = (Vec::<PoolSample>::new(), 0, Vec::new());
     for number in 1..=trial.steps {
+        // A sample is made when there is room for it, so memory does not grow with what has arrived.
         let arrived = trial.samples.saturating_mul(number as usize);
-        let left: Vec<_> =
-            all.iter().take(arrived).filter(|pooled| !bench.gone.contains(&pooled.sample.sequence)).cloned().collect();
-        steps.push(bench.step(number, &Arc::new(left)).await);
+        let room = pool_max.saturating_sub(waiting.len()).min(arrived.saturating_sub(taken));
+        waiting.extend(arriving.by_ref().take(room));
+        taken += room;
+        steps.push(bench.step(number, &Arc::new(waiting.clone())).await);
+        let gone = std::mem::take(&mut bench.gone);
+        waiting.retain(|pooled| !gone.contains(&pooled.sample.sequence));
     }
     steps
 }
@@ -62,7 +86,7 @@ struct Bench<'a> {
     recipe: &'a Recipe,
     trial: &'a Trial,
     state: BTreeMap<String, Vec<u8>>,
-    /// Sequences of samples that were consumed or retired.
+    /// Sequences of samples that the step consumed or retired.
     gone: BTreeSet<i64>,
 }
 
@@ -73,7 +97,9 @@ impl Bench<'_> {
         let Some(selection) = self.take(&mut step, selected, told_selection) else { return step };
         for (handle, reason) in &selection.retire {
             if let Some(pooled) = samples.get(*handle as usize) {
-                step.retired.push((pooled.sample.report.to_string(), reason.clone()));
+                if step.retired.len() < RETIRED_LISTED_MAX {
+                    step.retired.push((pooled.sample.report.to_string(), reason.clone()));
+                }
                 self.gone.insert(pooled.sample.sequence);
             }
         }
@@ -120,16 +146,13 @@ impl Bench<'_> {
                 Some(value)
             }
             Err(fault) => {
-                step.failed |= is_the_recipes(&fault);
-                step.decisions.push((function, fault.to_string()));
+                step.failed |= fault.blame() == Blame::Recipe;
+                step.faulted = true;
+                step.decisions.push((function, told_fault(&fault)));
                 None
             }
         }
     }
-}
-
-fn is_the_recipes(fault: &Fault) -> bool {
-    fault.blame() == Blame::Recipe
 }
 
 /// A selection in a sentence.
@@ -160,7 +183,24 @@ pub fn to_json(recipe: &Recipe, trial: &Trial, steps: &[TrialStep]) -> Value {
         "seed": trial.seed,
         "samples_per_step": trial.samples,
         "config": trial.config,
-        "failed": steps.iter().any(|step| step.failed),
+        "failed": failure(steps).is_some(),
         "steps": steps,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(failed: bool, faulted: bool) -> TrialStep {
+        TrialStep { failed, faulted, ..TrialStep::default() }
+    }
+
+    #[test]
+    fn a_trial_fails_by_one_fault_of_the_recipe_or_by_refusals_only() {
+        let (fine, refused, broken) = (step(false, false), step(false, true), step(true, true));
+        assert_eq!(failure(&[fine.clone(), refused.clone()]), None);
+        assert!(failure(&[refused.clone(), refused]).is_some_and(|told| told.contains("no step ended well")));
+        assert!(failure(&[fine, broken]).is_some_and(|told| told.contains("a call of the recipe failed")));
+    }
 }

@@ -116,6 +116,8 @@ pub struct ReportError {
     pub problem: String,
 }
 
+/// Start of the ids of reports that the server makes itself, of what a recipe judged.
+pub const LIVE_REPORT_PREFIX: &str = "live-";
 /// References a report may carry.
 const REFERENCES_MAX: usize = 256;
 
@@ -130,6 +132,9 @@ impl Report {
             ));
         }
         let id = optional_id(body, "agent_record_id")?.unwrap_or_else(RecordId::fresh);
+        if id.as_str().starts_with(LIVE_REPORT_PREFIX) {
+            return Err(problem("agent_record_id", "starts with 'live-', which is the server's own; use another id"));
+        }
         Ok(Self {
             id,
             created_at_ms: now_ms,
@@ -231,6 +236,13 @@ mod tests {
         assert!(read(json!({ "references": ["a b"] })).is_err());
         assert!(read(json!({ "references": "a" })).is_err());
         assert_eq!(read(json!({ "references": ["a", "b"] })).expect("ok").references.len(), 2);
+    }
+
+    #[test]
+    fn ids_of_the_servers_own_reports_are_not_given_away() {
+        let refusal = read(json!({ "agent_record_id": "live-0123" })).expect_err("the server's own");
+        assert_eq!(refusal.field, "agent_record_id");
+        assert_eq!(read(json!({ "agent_record_id": "alive-0123" })).expect("another").id.as_str(), "alive-0123");
     }
 
     #[test]

@@ -46,7 +46,7 @@ pub enum StepOutcome {
 pub struct CallReport {
     /// Exported function.
     pub function: String,
-    /// Fuel consumed.
+    /// Fuel consumed, by the verifiers that it asked too.
     pub fuel: u64,
     /// Processor time of the guest, from instantiating it to dropping it, microseconds.
     pub guest_us: u64,
@@ -61,7 +61,7 @@ pub struct CallReport {
     /// Bytes that the host handed to the guest: arguments of the call and answers of host calls.
     #[serde(default)]
     pub bytes_out: u64,
-    /// Peak of linear memory over all memories, bytes.
+    /// Peak of memories and tables together, bytes.
     pub memory_peak_bytes: u64,
     /// Host calls per capability.
     pub host_calls: BTreeMap<String, u32>,

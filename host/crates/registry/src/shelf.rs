@@ -80,6 +80,11 @@ impl Shelf {
         Ok(shelf)
     }
 
+    /// A shelf that is read only: nothing is made, and nothing that is there is changed.
+    pub fn to_read(folder: &Path) -> Self {
+        Self { folder: folder.to_path_buf(), limits: ShelfLimits::default() }
+    }
+
     /// Keeps the bytes; keeping the same ones again costs one verification. A damaged copy is replaced.
     pub fn put(&self, bytes: &[u8]) -> Result<Digest, RegistryError> {
         let (digest, size) = (Digest::of(bytes), bytes.len() as u64);

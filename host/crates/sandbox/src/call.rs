@@ -17,6 +17,7 @@ use crate::hooks::{self, Exchange, Judgement, RequestView};
 use crate::load::Recipe;
 use crate::output::{self, Proposal, Selection, Verdict};
 use crate::run::{Ended, run};
+use crate::state::is_host_key;
 use crate::traffic::Bytes;
 use crate::{Cancel, Capability, Fault, FaultKind, Models, Records, Tokens, Training, Verifiers};
 
@@ -123,7 +124,7 @@ impl Recipe {
     /// What to do with the pool: `call.batch` lists unconsumed samples, oldest first.
     pub async fn select_samples(&self, call: Call) -> Outcome<Selection> {
         let ended = self.enter(Export::SelectSamples, call).await;
-        conclude(ended, |returned, state| match returned {
+        self.conclude(ended, |returned, state| match returned {
             Returned::Selection(Ok(raw)) => output::selection(raw, state),
             Returned::Selection(Err(raw)) => Err(output::failure(raw)),
             _ => Err(mixed_up()),
@@ -133,7 +134,7 @@ impl Recipe {
     /// One update from the samples of `call.batch`, in the order of the selection.
     pub async fn propose_update(&self, call: Call) -> Outcome<Proposal> {
         let ended = self.enter(Export::ProposeUpdate, call).await;
-        conclude(ended, |returned, state| match returned {
+        self.conclude(ended, |returned, state| match returned {
             Returned::Proposal(Ok(raw)) => output::proposal(raw, state),
             Returned::Proposal(Err(raw)) => Err(output::failure(raw)),
             _ => Err(mixed_up()),
@@ -143,7 +144,7 @@ impl Recipe {
     /// The recipe's word on a candidate.
     pub async fn evaluate(&self, call: Call, candidate: u32) -> Outcome<Verdict> {
         let ended = self.enter(Export::Evaluate(candidate), call).await;
-        conclude(ended, |returned, _| match returned {
+        self.conclude(ended, |returned, _| match returned {
             Returned::Verdict(Ok(raw)) => output::verdict(raw),
             Returned::Verdict(Err(raw)) => Err(output::failure(raw)),
             _ => Err(mixed_up()),
@@ -153,10 +154,11 @@ impl Recipe {
     /// The state that `from_version` of this recipe left in `call.state`, carried over: the whole new state.
     /// A recipe without `migration` is not called and ends in a fault.
     pub async fn migrate(&self, call: Call, from_version: &str) -> Outcome<BTreeMap<String, Vec<u8>>> {
-        let entries = call.state.clone().into_iter().collect();
+        let own = call.state.iter().filter(|(key, _)| !is_host_key(key));
+        let entries = own.map(|(key, value)| (key.clone(), value.clone())).collect();
         let export = Export::Migrate { from_version: from_version.to_owned(), entries };
         let ended = self.enter(export, call).await;
-        conclude(ended, |returned, state| match returned {
+        self.conclude(ended, |returned, state| match returned {
             Returned::Migrated(Ok(raw)) => hooks::migrated(raw, state),
             Returned::Migrated(Err(raw)) => Err(output::failure(raw)),
             _ => Err(mixed_up()),
@@ -168,7 +170,7 @@ impl Recipe {
     pub async fn ingest(&self, call: Call, exchanges: Vec<Exchange>) -> Outcome<Vec<Judgement>> {
         let handed: BTreeSet<RecordId> = exchanges.iter().map(|exchange| exchange.id.clone()).collect();
         let ended = self.enter(Export::Ingest(exchanges), call).await;
-        conclude(ended, |returned, _| match returned {
+        self.conclude(ended, |returned, _| match returned {
             Returned::Judgements(Ok(raw)) => hooks::judgements(raw, &handed),
             Returned::Judgements(Err(raw)) => Err(output::failure(raw)),
             _ => Err(mixed_up()),
@@ -179,20 +181,21 @@ impl Recipe {
     /// A recipe without `requests`, or without the grant, is not called and ends in a fault.
     pub async fn transform_request(&self, call: Call, request: RequestView) -> Outcome<Option<Vec<Message>>> {
         let ended = self.enter(Export::TransformRequest(request), call).await;
-        conclude(ended, |returned, _| match returned {
+        self.conclude(ended, |returned, _| match returned {
             Returned::Transformed(raw) => hooks::transformed(raw),
             _ => Err(mixed_up()),
         })
     }
 
-    async fn enter(&self, export: Export, mut call: Call) -> Result<Ended, Fault> {
+    async fn enter(&self, export: Export, mut call: Call) -> Result<Ended, Unanswered> {
         let checked = self.check(&export, &call);
         let tenant = call.context.tenant.clone();
         let cancel = call.cancel.clone();
         if export != Export::SelectSamples {
             call.unusable.clear();
         }
-        let mut state = CallState::new(call, self.shared().config(), self.label().into(), Some(self.manifest_shared()));
+        let limits = self.shared().config().of_call(&tenant, &self.manifest().name);
+        let mut state = CallState::new(call, limits, self.label().into(), Some(self.manifest_shared()));
         state.sealed = export.sealed().then_some(export.name());
         if let Err(fault) = checked {
             return Ok(Ended::refused(export.name(), state, fault));
@@ -209,8 +212,9 @@ impl Recipe {
     }
 
     /// Runs the call on the sandbox's runtime. Dropping the returned future ends the call.
-    async fn spawn(&self, export: Export, state: CallState, mut permit: Permit) -> Result<Ended, Fault> {
-        let span = tracing::info_span!("recipe_call", function = export.name(), recipe = %state.label, step = state.context.step);
+    async fn spawn(&self, export: Export, state: CallState, mut permit: Permit) -> Result<Ended, Unanswered> {
+        let function = export.name();
+        let span = tracing::info_span!("recipe_call", function, recipe = %state.label, step = state.context.step);
         let (shared, linked) = (Arc::clone(self.shared()), self.linked());
         let lane = permit.lane();
         let meter = Arc::clone(&state.meter);
@@ -222,7 +226,8 @@ impl Recipe {
         };
         let joined = self.shared().lanes().run(lane, meter, task.instrument(span)).await;
         joined.map_err(|error| {
-            Fault::new(FaultKind::HostBug, format!("the call's task ended without an answer: {error}"))
+            let told = format!("the call's task ended without an answer: {error}");
+            Unanswered { function, fault: Fault::new(FaultKind::HostBug, told) }
         })
     }
 
@@ -242,6 +247,12 @@ impl Recipe {
         }
         check_batch(call).map_err(|told| Fault::new(FaultKind::HostBug, told))
     }
+}
+
+/// A call whose task is gone, and with it all that the call had.
+struct Unanswered {
+    function: &'static str,
+    fault: Fault,
 }
 
 impl Recipe {
@@ -287,33 +298,45 @@ fn mixed_up() -> Fault {
     Fault::new(FaultKind::HostBug, "the answer of another function came back")
 }
 
-/// Validates the answer and takes the store's data apart.
-fn conclude<T>(
-    ended: Result<Ended, Fault>,
-    validate: impl FnOnce(Returned, &CallState) -> Result<T, Fault>,
-) -> Outcome<T> {
-    let Ended { result, state, mut report } = match ended {
-        Ok(ended) => ended,
-        Err(fault) => return lost(fault),
-    };
-    let result = result.and_then(|returned| validate(returned, &state));
-    if let Err(fault) = &result {
-        report.fault = Some(fault.to_string());
-        tracing::warn!(function = report.function, recipe = %state.label, blame = ?fault.blame(), "recipe call failed: {fault}");
+impl Recipe {
+    /// Validates the answer, tells the listener and takes the store's data apart.
+    fn conclude<T>(
+        &self,
+        ended: Result<Ended, Unanswered>,
+        validate: impl FnOnce(Returned, &CallState) -> Result<T, Fault>,
+    ) -> Outcome<T> {
+        let Ended { result, state, mut report } = match ended {
+            Ok(ended) => ended,
+            Err(unanswered) => return self.lost(unanswered),
+        };
+        let result = result.and_then(|returned| validate(returned, &state));
+        self.shared().ended(&mut report, result.as_ref().err());
+        if let Err(fault) = &result {
+            tracing::warn!(function = report.function, recipe = %state.label, blame = ?fault.blame(), "recipe call failed: {fault}");
+        }
+        Outcome {
+            state: if result.is_ok() { state.bucket.into_writes() } else { Vec::new() },
+            result,
+            report,
+            metrics: state.gauges.values,
+            training: state.training.worker,
+            models: state.models.worker,
+        }
     }
-    Outcome {
-        state: if result.is_ok() { state.bucket.into_writes() } else { Vec::new() },
-        result,
-        report,
-        metrics: state.gauges.values,
-        training: state.training.worker,
-        models: state.models.worker,
-    }
-}
 
-fn lost<T>(fault: Fault) -> Outcome<T> {
-    let report = CallReport { fault: Some(fault.to_string()), ..CallReport::default() };
-    Outcome { result: Err(fault), report, state: Vec::new(), metrics: BTreeMap::new(), training: None, models: None }
+    fn lost<T>(&self, Unanswered { function, fault }: Unanswered) -> Outcome<T> {
+        let mut report = CallReport { function: function.to_owned(), ..CallReport::default() };
+        self.shared().ended(&mut report, Some(&fault));
+        tracing::warn!(function, recipe = self.label(), blame = ?fault.blame(), "recipe call failed: {fault}");
+        Outcome {
+            result: Err(fault),
+            report,
+            state: Vec::new(),
+            metrics: BTreeMap::new(),
+            training: None,
+            models: None,
+        }
+    }
 }
 
 impl fmt::Debug for Call {
@@ -399,6 +422,6 @@ pub(crate) mod testing {
         };
         let samples = Arc::new((0..count).map(sample).collect());
         let call = Call { samples, batch, ..Call::new(context) };
-        CallState::new(call, &SandboxConfig::default(), "probe@1.0.0".into(), None)
+        CallState::new(call, Arc::new(SandboxConfig::default()), "probe@1.0.0".into(), None)
     }
 }

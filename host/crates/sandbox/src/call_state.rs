@@ -40,6 +40,12 @@ pub(crate) use terms;
 /// The data of a store.
 pub(crate) struct CallState {
     pub(crate) context: Context,
+    /// Limits of this call.
+    pub(crate) limits: Arc<SandboxConfig>,
+    /// Fuel that the call may use, and once more that its verifiers may use together.
+    pub(crate) fuel_max: u64,
+    /// Fuel that its verifiers have used.
+    pub(crate) verifier_fuel: u64,
     /// `name@version#sha256:…`, for log lines.
     pub(crate) label: Arc<str>,
     pub(crate) samples: Arc<Vec<PoolSample>>,
@@ -99,7 +105,12 @@ pub(crate) use denied_becomes;
 
 impl CallState {
     /// Takes the call apart. Handles outside of the samples are dropped here and refused by the caller's check.
-    pub(crate) fn new(call: Call, config: &SandboxConfig, label: Arc<str>, manifest: Option<Arc<Manifest>>) -> Self {
+    pub(crate) fn new(
+        call: Call,
+        limits: Arc<SandboxConfig>,
+        label: Arc<str>,
+        manifest: Option<Arc<Manifest>>,
+    ) -> Self {
         let mut in_batch = vec![false; call.samples.len()];
         for index in &call.batch {
             if let Some(slot) = in_batch.get_mut(*index as usize) {
@@ -108,28 +119,31 @@ impl CallState {
         }
         Self {
             context: call.context,
+            fuel_max: u64::MAX,
+            verifier_fuel: 0,
             label,
             samples: call.samples,
             batch: call.batch,
             in_batch,
             manifest,
             config: call.config,
-            bucket: Bucket::new(call.state, config.state_bytes_max),
+            bucket: Bucket::new(call.state, limits.state_bytes_max),
             gauges: Gauges::default(),
-            log: LogBudget::new(config.log_bytes_max),
+            log: LogBudget::new(limits.log_bytes_max),
             training: TrainingHost::new(call.training),
             models: ModelsHost { worker: call.models },
             tokens: call.tokens,
             records: call.records,
             verifiers: call.verifiers,
             unusable: call.unusable,
-            memory: MemoryBudget::new(config.memory_bytes_max),
+            memory: MemoryBudget::new(limits.memory_bytes_max),
             meter: Arc::new(Meter::new()),
             traffic: Traffic::default(),
             cancel: call.cancel,
-            cancel_grace: Duration::from_millis(config.cancel_grace_ms),
+            cancel_grace: Duration::from_millis(limits.cancel_grace_ms),
             host_calls: [0; Capability::ALL.len()],
-            host_calls_max: config.host_calls_max,
+            host_calls_max: limits.host_calls_max,
+            limits,
             sealed: None,
             cut_off: None,
             wasi: None,

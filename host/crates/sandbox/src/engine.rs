@@ -2,8 +2,9 @@
 //! One engine lives as long as its [`Sandbox`] and every recipe loaded in it.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use reef_core::CallReport;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use wasmtime::{
@@ -16,7 +17,7 @@ use crate::compile::{CompileCounts, Compiler};
 use crate::lanes::Lanes;
 use crate::limits::{INSTANCES_MAX, MEMORIES_MAX, TABLE_ELEMENTS_MAX, TABLES_MAX};
 use crate::ticker::Ticker;
-use crate::{SandboxConfig, SandboxError};
+use crate::{Fault, SandboxConfig, SandboxError};
 
 /// Stack of a guest.
 const GUEST_STACK_BYTES: usize = 512 * 1024;
@@ -24,7 +25,10 @@ const GUEST_STACK_BYTES: usize = 512 * 1024;
 const CALL_STACK_BYTES: usize = 2 * 1024 * 1024;
 /// Compilations at the same time; each may use every core.
 const COMPILES_CONCURRENT_MAX: usize = 1;
-/// Stores of one call: the recipe's, and that of the verifier that it waits for.
+/// Stores of one call: the recipe's, and that of the verifier that it waits for. A guest is suspended during a host
+/// call and cannot begin another, so at most one check of a call runs at a time, and a verifier has no imports with
+/// which to ask for more. One that is let go of with its call ends at its next yield, a tick later. Loading takes a
+/// slot as a call does, and a verifier is loaded without running it.
 const STORES_PER_CALL: u32 = 2;
 /// What a slot of the pool keeps of its memory, its tables and its stack between two calls. The pages are reset by
 /// hand; giving them back to the kernel and faulting them in again took a third of a short call.
@@ -36,13 +40,16 @@ const KEEP_SLOTS: u32 = 32;
 /// Fuel of one page of `memory.grow`: the kernel zeroes 64 KiB for it.
 const GROW_PAGE_FUEL: u8 = 255;
 
+/// Is told of calls that have ended.
+pub type CallListener = Arc<dyn Fn(&CallReport) + Send + Sync>;
+
 /// Loads recipes and runs them. Clones share everything.
 #[derive(Clone)]
 pub struct Sandbox(pub(crate) Arc<Shared>);
 
 /// What every recipe of a sandbox shares.
 pub(crate) struct Shared {
-    config: SandboxConfig,
+    config: Arc<SandboxConfig>,
     engine: Engine,
     pooling: bool,
     lanes: Lanes,
@@ -51,6 +58,7 @@ pub(crate) struct Shared {
     compiling: Arc<Semaphore>,
     compiles: CompileCounts,
     cache: Option<Cache>,
+    listener: OnceLock<CallListener>,
     // Stops when the sandbox is dropped.
     ticker: Ticker,
 }
@@ -70,15 +78,24 @@ impl Sandbox {
         Ok(Self(Arc::new(Shared {
             admission: Admission::new(&config),
             cache: Cache::open(&config, &engine),
-            config,
+            config: Arc::new(config),
             engine,
             pooling,
             lanes,
             compiler,
             compiling: Arc::new(Semaphore::new(COMPILES_CONCURRENT_MAX)),
             compiles: CompileCounts::default(),
+            listener: OnceLock::new(),
             ticker,
         })))
+    }
+
+    /// From now on the listener gets the report of every call that ends, well or badly: of every function, of
+    /// `describe` while a recipe loads, and of every `check` of a verifier, whose fuel is also in the report of the
+    /// call that asked for it. It runs on the caller's or the sandbox's threads and must be quick. The first one stays.
+    pub fn on_call(&self, listener: CallListener) {
+        // A second listener is the caller's mistake and changes nothing.
+        let _ = self.0.listener.set(listener);
     }
 
     /// Are instances taken from a pool? `false` is slower and no less safe.
@@ -88,8 +105,16 @@ impl Sandbox {
 }
 
 impl Shared {
-    pub(crate) fn config(&self) -> &SandboxConfig {
+    pub(crate) fn config(&self) -> &Arc<SandboxConfig> {
         &self.config
+    }
+
+    /// Completes the report of a call that is over and tells the listener.
+    pub(crate) fn ended(&self, report: &mut CallReport, fault: Option<&Fault>) {
+        report.fault = fault.map(Fault::to_string);
+        if let Some(listener) = self.listener.get() {
+            listener(report);
+        }
     }
 
     pub(crate) fn engine(&self) -> &Engine {
@@ -196,7 +221,7 @@ fn pool(config: &SandboxConfig) -> PoolingAllocationConfig {
         .max_tables_per_module(u32::try_from(TABLES_MAX).unwrap_or(u32::MAX))
         .max_memories_per_module(u32::try_from(MEMORIES_MAX).unwrap_or(u32::MAX))
         .table_elements(TABLE_ELEMENTS_MAX)
-        .max_memory_size(usize::try_from(config.memory_bytes_max).unwrap_or(usize::MAX));
+        .max_memory_size(usize::try_from(config.memory_most()).unwrap_or(usize::MAX));
     // Without the kernel's list of touched pages, keeping them would mean to write all of them.
     if PoolingAllocationConfig::is_pagemap_scan_available() {
         pool.pagemap_scan(Enabled::Yes)

@@ -8,7 +8,7 @@ use reef_core::{AssemblyError, Message, RecordId};
 
 use crate::call::PoolSample;
 use crate::call_state::{CallState, denied_becomes};
-use crate::offload::Lost;
+use crate::offload::{Lost, NO_THREAD};
 use crate::traffic::Bytes;
 use crate::{Capability, FaultKind};
 
@@ -274,6 +274,7 @@ impl CallState {
             Ok(answer) => answer.map_err(ExperienceError::Other),
             Err(Lost::Absent) => Err(ExperienceError::Other(format!("{what} cannot be read in this call"))),
             Err(Lost::Cancelled) => Err(ExperienceError::Other("the step was cancelled".to_owned())),
+            Err(Lost::NoThread) => Err(ExperienceError::Other(NO_THREAD.to_owned())),
             Err(Lost::Panicked) => {
                 let told = format!("reading {what} panicked");
                 self.cut(FaultKind::HostBug, &told);

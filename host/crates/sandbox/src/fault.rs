@@ -3,8 +3,10 @@
 
 use std::fmt;
 
+use rustc_demangle::demangle;
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
-use wasmtime::{PoolConcurrencyLimitError, Trap, WasmBacktrace};
+use wasmtime::{OutOfMemory, PoolConcurrencyLimitError, Trap, WasmBacktrace};
 
 use crate::Capability;
 use crate::text::clean;
@@ -13,6 +15,8 @@ use crate::text::clean;
 const MESSAGE_CHARS_MAX: usize = 500;
 /// Guest functions that a message names, innermost first.
 const FRAMES_MAX: usize = 3;
+/// Characters of such a name.
+const NAME_CHARS_MAX: usize = 120;
 
 /// What went wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -88,11 +92,6 @@ impl Fault {
         }
     }
 
-    /// May the same call succeed later? Calls are deterministic, so a fault of the guest comes back.
-    pub fn retryable(&self) -> bool {
-        matches!(self.kind, FaultKind::Overloaded | FaultKind::Cancelled | FaultKind::Deadline)
-    }
-
     /// Reads the error of a guest call. Anything that is neither a trap nor a limit is a value that could not be read.
     pub(crate) fn from_guest(error: &wasmtime::Error) -> Self {
         if let Some(fault) = error.downcast_ref::<Self>() {
@@ -113,20 +112,30 @@ impl Fault {
         Self::new(FaultKind::InvalidOutput, format!("{root}{place}"))
     }
 
-    /// Reads the error of an instantiation, before any function of the guest was called.
+    /// Reads the error of an instantiation, which runs start functions of the guest: what is neither the pool's nor
+    /// the machine's is the recipe's doing.
     pub(crate) fn from_instantiation(error: &wasmtime::Error) -> Self {
         let known = Self::from_guest(error);
         if known.kind != FaultKind::InvalidOutput {
             return known;
         }
+        // wasmtime keeps the types of these to itself.
         let limits = ["memory limits", "table limits", "resource limit exceeded"];
         let kind = if limits.iter().any(|limit| known.message.contains(limit)) {
             FaultKind::OutOfMemory
-        } else {
+        } else if machine(error) {
             FaultKind::HostBug
+        } else {
+            FaultKind::InvalidOutput
         };
         Self { kind, ..known }
     }
+}
+
+/// Did the machine refuse memory or another resource? A guest cannot cause these errors by what it does.
+fn machine(error: &wasmtime::Error) -> bool {
+    let mut causes = error.chain();
+    causes.any(|cause| cause.is::<std::io::Error>() || cause.is::<Errno>() || cause.is::<OutOfMemory>())
 }
 
 fn trap_kind(trap: Trap) -> FaultKind {
@@ -147,8 +156,14 @@ fn trap_kind(trap: Trap) -> FaultKind {
 /// ` in a ← b ← c`: the innermost guest functions that have names.
 fn frames(error: &wasmtime::Error) -> String {
     let Some(trace) = error.downcast_ref::<WasmBacktrace>() else { return String::new() };
-    let names: Vec<&str> = trace.frames().iter().filter_map(|frame| frame.func_name()).take(FRAMES_MAX).collect();
+    let names = trace.frames().iter().filter_map(|frame| frame.func_name());
+    let names: Vec<String> = names.take(FRAMES_MAX).map(readable).collect();
     if names.is_empty() { String::new() } else { format!(" in {}", names.join(" ← ")) }
+}
+
+/// The name that the author gave the function, without the compiler's hash.
+fn readable(name: &str) -> String {
+    clean(&format!("{:#}", demangle(name)), NAME_CHARS_MAX)
 }
 
 impl fmt::Display for Fault {
@@ -173,3 +188,27 @@ impl fmt::Display for Fault {
 }
 
 impl std::error::Error for Fault {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_machine_and_the_pool_excuse_an_instantiation() {
+        let read = |error: wasmtime::Error| Fault::from_instantiation(&error).kind;
+        assert_eq!(read(wasmtime::Error::msg("unknown handle index 7")), FaultKind::InvalidOutput);
+        assert_eq!(read(wasmtime::Error::new(Trap::UnreachableCodeReached)), FaultKind::Trap);
+        assert_eq!(read(wasmtime::Error::msg("memory minimum size exceeds memory limits")), FaultKind::OutOfMemory);
+        assert_eq!(read(wasmtime::Error::new(Errno::NOMEM).context("mmap failed")), FaultKind::HostBug);
+        assert_eq!(read(wasmtime::Error::new(std::io::Error::other("no pages"))), FaultKind::HostBug);
+        assert_eq!(read(wasmtime::Error::new(OutOfMemory::new(1))), FaultKind::HostBug);
+    }
+
+    #[test]
+    fn names_of_functions_are_readable() {
+        assert_eq!(readable("_ZN4core9panicking5panic17h0123456789abcdefE"), "core::panicking::panic");
+        assert_eq!(readable("_RNvCs1234_7mycrate3foo"), "mycrate::foo");
+        assert_eq!(readable("cabi_realloc"), "cabi_realloc");
+        assert!(readable(&"x".repeat(1_000)).chars().count() < 200);
+    }
+}

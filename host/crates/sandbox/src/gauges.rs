@@ -9,7 +9,7 @@ use crate::Sandbox;
 /// A reading. All but the two counts of the cache are 0 when nothing runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Gauges {
-    /// Calls that have a slot.
+    /// Calls that have a slot, and recipes that describe themselves.
     pub calls_running: u32,
     /// Calls that wait for one.
     pub calls_waiting: u32,
@@ -17,7 +17,7 @@ pub struct Gauges {
     pub compiles_running: u32,
     /// Are instances taken from a pool? Without one the four numbers of the pool stay 0.
     pub pooling: bool,
-    /// Components of the pool in use; also while a recipe describes itself.
+    /// Components of the pool in use.
     pub pool_component_instances: u64,
     /// Core instances of the pool in use.
     pub pool_core_instances: u64,

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use crate::call_state::CallState;
 use crate::chat::check_conversation;
 use crate::raw;
-use crate::state::{check_entry, entry_bytes};
+use crate::state::{ENTRIES_MAX, check_entry, check_owner, entry_bytes};
 use crate::text::clean;
 use crate::traffic::Bytes;
 use crate::{Fault, FaultKind};
@@ -99,9 +99,14 @@ fn invalid(told: impl AsRef<str>) -> Fault {
 /// The whole new state: every key once, within the limits of the bucket.
 pub(crate) fn migrated(raw: raw::Entries, state: &CallState) -> Result<BTreeMap<String, Vec<u8>>, Fault> {
     let (_, bytes_max) = state.bucket.found();
+    if raw.len() > ENTRIES_MAX {
+        let told = format!("migrate returns {} entries and a bucket keeps at most {ENTRIES_MAX}", raw.len());
+        return Err(invalid(told));
+    }
     let (mut entries, mut bytes) = (BTreeMap::new(), 0_u64);
     for (key, value) in raw {
         let shown = clean(&key, 64);
+        check_owner(&key).map_err(|told| invalid(format!("migrate: {told}")))?;
         check_entry(&key, &value).map_err(|told| invalid(format!("migrate: {told}")))?;
         bytes = bytes.saturating_add(entry_bytes(&key, &value));
         if bytes > bytes_max {
@@ -196,6 +201,11 @@ mod tests {
         assert!(migrated(vec![entry("a", 64 * 1024 + 1)], &state).is_err());
         let full = (0..=bucket_max / (64 * 1024)).map(|index| entry(&index.to_string(), 64 * 1024)).collect();
         assert!(migrated(full, &state).expect_err("full").message.contains("may hold"));
+        let many = (0..=ENTRIES_MAX).map(|index| entry(&index.to_string(), 0)).collect();
+        assert!(migrated(many, &state).expect_err("many").message.contains("10001 entries"));
+        let fault = migrated(vec![entry("reef.critic", 1)], &state).expect_err("the host's");
+        assert_eq!(fault.kind, FaultKind::InvalidOutput);
+        assert!(fault.message.contains("belongs to the host"), "{}", fault.message);
     }
 
     #[test]

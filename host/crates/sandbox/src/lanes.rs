@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use rustix::process::setpriority_process;
 use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError};
 use tokio::task::{JoinError, JoinHandle};
 
 use crate::meter::Meter;
@@ -21,12 +22,14 @@ const QUICK_TIME_MAX: Duration = Duration::from_millis(2);
 /// Niceness of the slow lane's threads: whatever wakes up beside them runs at once, and when all cores are taken for
 /// long they still get a tenth of one. At 19 it would be a seventieth, and long calls would hardly end.
 const SLOW_NICE: i32 = 10;
-/// Host calls that block at the same time, beyond the calls that run.
+/// Host calls that block at the same time, beyond the calls that run: those that outlived a call that was cancelled.
 const BLOCKING_THREADS_EXTRA: usize = 8;
 
 thread_local! {
     /// On a slow thread: the runtime whose threads do the host's blocking work.
     static HOST: OnceCell<Handle> = const { OnceCell::new() };
+    /// On every thread of a sandbox: the seats of its blocking work.
+    static SEATS: OnceCell<Arc<Semaphore>> = const { OnceCell::new() };
 }
 
 /// Which threads run a call.
@@ -49,20 +52,25 @@ pub(crate) struct Lanes {
 impl Lanes {
     pub(crate) fn start(config: &SandboxConfig) -> Result<Self, SandboxError> {
         let blocking = (config.calls_concurrent_max as usize).saturating_add(BLOCKING_THREADS_EXTRA);
+        let seats = Arc::new(Semaphore::new(blocking));
         let failed = |error| SandboxError::Start(format!("its threads do not start: {error}"));
         let quick = Builder::new_multi_thread()
             .worker_threads(config.threads)
             .max_blocking_threads(blocking)
             .thread_name("reef-sandbox")
+            .on_thread_start(sit(&seats))
             .enable_time()
             .build()
             .map_err(failed)?;
-        let host = quick.handle().clone();
+        let (host, sit) = (quick.handle().clone(), sit(&seats));
         let slow = Builder::new_multi_thread()
             .worker_threads(config.threads)
             .thread_name("reef-slow")
             .enable_time()
-            .on_thread_start(move || step_back(&host))
+            .on_thread_start(move || {
+                sit();
+                step_back(&host);
+            })
             .build()
             .map_err(failed)?;
         let (quick_handle, slow_handle) = (quick.handle().clone(), slow.handle().clone());
@@ -101,6 +109,22 @@ impl Drop for Lanes {
             runtime.shutdown_background();
         }
     }
+}
+
+/// Tells a thread that starts where the seats are.
+fn sit(seats: &Arc<Semaphore>) -> impl Fn() + Send + Sync + use<> {
+    let seats = Arc::clone(seats);
+    move || {
+        SEATS.with(|cell| {
+            cell.get_or_init(|| Arc::clone(&seats));
+        });
+    }
+}
+
+/// A seat for blocking work, to be kept until the work ends, however long after its call. There is none when so much
+/// work outlived its calls that more would wait for a thread without bound. Outside of a sandbox nothing is counted.
+pub(crate) fn seat() -> Result<Option<OwnedSemaphorePermit>, TryAcquireError> {
+    SEATS.with(|cell| cell.get().map(|seats| Arc::clone(seats).try_acquire_owned()).transpose())
 }
 
 /// Lowers the priority of the calling thread, which on Linux is what "process 0" means.

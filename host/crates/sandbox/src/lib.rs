@@ -34,6 +34,7 @@ mod metrics;
 mod models;
 mod offload;
 mod output;
+mod overrides;
 mod quarantine;
 mod raw;
 mod run;
@@ -52,7 +53,7 @@ pub use cancel::Cancel;
 pub use capability::{Capability, Grants};
 pub use compile::{COMPILE_COMMAND, Compiler};
 pub use compile_child::compile_worker;
-pub use engine::Sandbox;
+pub use engine::{CallListener, Sandbox};
 pub use error::SandboxError;
 pub use experience::{RecordView, Records};
 pub use fault::{Blame, Fault, FaultKind};
@@ -63,7 +64,9 @@ pub use load::Recipe;
 pub use manifest::{ConfigKey, Manifest, ReportField, Surface, ValueKind};
 pub use models::{ChatRequest, ChatSampling, Completion, Finish, Models, ModelsError, Usage};
 pub use output::{Choice, Decision, Group, Proposal, Selection, Verdict};
+pub use overrides::Override;
 pub use quarantine::{Block, Quarantine, QuarantinePolicy};
+pub use state::HOST_STATE_PREFIX;
 pub use tokens::Tokens;
 pub use training::{
     Bounds, Distillation, Divergence, DivergenceKind, Importance, KlPenalty, Objective, Optimizer, Policy,

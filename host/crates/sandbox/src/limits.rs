@@ -1,10 +1,11 @@
 //! The budgets of sandboxed calls: what an operator may set, and the defaults.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::SandboxError;
+use crate::{Override, SandboxError};
 
 const MIB: u64 = 1024 * 1024;
 /// Bytes of a WASM page.
@@ -21,6 +22,10 @@ pub(crate) const TABLE_ELEMENTS_MAX: usize = 100_000;
 pub(crate) const TABLE_ELEMENT_BYTES: usize = 16;
 
 /// Limits of sandboxed calls.
+///
+/// Every `wall_*_ms` is processor time of the thread that runs the guest: waiting for a core, for training and for
+/// models is not in it. In elapsed time, host calls apart, a call lasts at most
+/// `wall × (calls_concurrent_max / threads + 2)` and one minute more, and is then given up.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SandboxConfig {
@@ -82,6 +87,9 @@ pub struct SandboxConfig {
     pub cancel_grace_ms: u64,
     /// Gives guests that need it an empty WASI 0.2: no files, no network, no environment, a clock that stands still.
     pub wasi_stub: bool,
+    /// Limits of single recipes, by the name in their manifest, and of tenants, as `tenant:NAME`. A recipe's win over
+    /// its tenant's, and those over everybody's.
+    pub overrides: BTreeMap<String, Override>,
 }
 
 impl Default for SandboxConfig {
@@ -116,6 +124,7 @@ impl Default for SandboxConfig {
             state_bytes_max: MIB,
             cancel_grace_ms: 5_000,
             wasi_stub: false,
+            overrides: BTreeMap::new(),
         }
     }
 }
@@ -123,6 +132,12 @@ impl Default for SandboxConfig {
 impl SandboxConfig {
     /// Refuses values that no call could run with; names the key.
     pub(crate) fn check(&self) -> Result<(), SandboxError> {
+        self.check_values("")?;
+        self.check_overrides()
+    }
+
+    /// `place` is where the values stand, from `sandbox.` on.
+    pub(crate) fn check_values(&self, place: &str) -> Result<(), SandboxError> {
         let least: [(&str, u64, u64); 18] = [
             ("threads", self.threads as u64, 1),
             ("calls_concurrent_max", self.calls_concurrent_max.into(), 1),
@@ -145,7 +160,7 @@ impl SandboxConfig {
         ];
         for (key, value, low) in least {
             if value < low {
-                return Err(SandboxError::Start(format!("sandbox.{key} is {value} and must be at least {low}")));
+                return Err(SandboxError::Start(format!("sandbox.{place}{key} is {value} and must be at least {low}")));
             }
         }
         let most: [(&str, u64, u64); 4] = [
@@ -156,7 +171,7 @@ impl SandboxConfig {
         ];
         for (key, value, high) in most {
             if value > high {
-                return Err(SandboxError::Start(format!("sandbox.{key} is {value} and must be at most {high}")));
+                return Err(SandboxError::Start(format!("sandbox.{place}{key} is {value} and must be at most {high}")));
             }
         }
         Ok(())

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
+use reef_core::CallReport;
 use wasmtime::component::types::ComponentItem;
 use wasmtime::component::{Component, Linker};
 
@@ -16,9 +17,10 @@ use crate::generation::{self, Export, Generation, LinkError, Linked, Returned};
 use crate::hooks::Exports;
 use crate::lanes::Lane;
 use crate::limits::{MEMORIES_MAX, PAGE_BYTES};
-use crate::run::run;
+use crate::run::{Ended, run};
 use crate::text::clean;
 use crate::verify::Verifier;
+use crate::wasi;
 use crate::{Capability, Fault, FaultKind, Grants, Manifest, SandboxError};
 
 /// First bytes of every WASM file.
@@ -29,6 +31,9 @@ const COMPONENT_LAYER: &[u8] = &[0x0d, 0, 1, 0];
 const MODULE_LAYER: &[u8] = &[1, 0, 0, 0];
 /// Characters of an import's name and of a compiler's message that an error repeats.
 const TOLD_CHARS_MAX: usize = 400;
+/// Takes the slots in which recipes describe themselves, so that loading takes no more of them than a tenant may.
+/// No real tenant has this name.
+const LOADING_TENANT: &str = "reef.loading";
 
 /// A recipe that is ready to be called. Clones share the compiled code.
 #[derive(Clone)]
@@ -115,13 +120,14 @@ async fn load(sandbox: Sandbox, bytes: Vec<u8>, grants: Grants) -> Result<Recipe
     let component = compile(&sandbox.0, bytes).await?;
     let wanted = imports(&sandbox.0, &component)?;
     check_grants(&wanted.capabilities, &grants)?;
-    check_memory(&sandbox.0, &component)?;
+    check_memory(sandbox.0.config().memory_most(), &component)?;
     let linked = link(&sandbox.0, &component, &wanted)?;
     let manifest = describe(&sandbox.0, &linked, &digest, wanted.generation).await?;
     if let Some(capability) = wanted.capabilities.difference(&manifest.capabilities).next() {
         return Err(SandboxError::NotAsked(*capability));
     }
     check_grants(&manifest.capabilities, &grants)?;
+    check_memory(sandbox.0.config().memory_most_of(&manifest.name), &component)?;
     let exports = linked.exports();
     let loaded = Loaded {
         sandbox,
@@ -144,7 +150,7 @@ async fn load_verifier(sandbox: Sandbox, bytes: Vec<u8>) -> Result<Verifier, San
         let shown = clean(name, TOLD_CHARS_MAX);
         return Err(SandboxError::Invalid(format!("a verifier imports nothing and this one imports '{shown}'")));
     }
-    check_memory(&sandbox.0, &component)?;
+    check_memory(sandbox.0.config().memory_bytes_max, &component)?;
     let linker = Linker::new(sandbox.0.engine());
     let linked = generation::link_verifier(&linker, &component).map_err(unlinked)?;
     Ok(Verifier::new(sandbox, linked, digest))
@@ -227,18 +233,18 @@ fn types_only(shared: &Shared, item: &ComponentItem) -> bool {
     instance.exports(shared.engine()).all(|(_, item)| matches!(item.ty, ComponentItem::Type(_)))
 }
 
-/// Refuses components that could never be instantiated within the budget.
-fn check_memory(shared: &Shared, component: &Component) -> Result<(), SandboxError> {
+/// Refuses components that could never be instantiated within so many bytes.
+fn check_memory(bytes_max: u64, component: &Component) -> Result<(), SandboxError> {
     let Some(required) = component.resources_required() else {
         return Err(SandboxError::Invalid(
             "it imports core modules or components, so its needs are unknown".to_owned(),
         ));
     };
-    let bytes_max = shared.config().memory_bytes_max;
     let bytes = required.max_initial_memory_size.unwrap_or(0).saturating_mul(PAGE_BYTES);
     if bytes > bytes_max {
         return Err(SandboxError::Invalid(format!(
-            "it declares {bytes} bytes of memory and at most {bytes_max} are allowed; raise sandbox.memory_bytes_max"
+            "it declares {bytes} bytes of memory and at most {bytes_max} are allowed; raise sandbox.memory_bytes_max, or \
+             that of the recipe in sandbox.overrides"
         )));
     }
     if required.num_memories as usize > MEMORIES_MAX {
@@ -254,7 +260,7 @@ fn check_memory(shared: &Shared, component: &Component) -> Result<(), SandboxErr
 fn link(shared: &Shared, component: &Component, wanted: &Wanted) -> Result<Arc<dyn Linked>, SandboxError> {
     let mut linker: Linker<CallState> = Linker::new(shared.engine());
     if wanted.wasi {
-        wasmtime_wasi::p2::add_to_linker_async(&mut linker).map_err(|error| invalid(&error))?;
+        wasi::link(&mut linker).map_err(|error| invalid(&error))?;
     }
     wanted.generation.link(linker, component, &wanted.capabilities).map_err(unlinked)
 }
@@ -274,7 +280,7 @@ async fn describe(
     generation: Generation,
 ) -> Result<Manifest, SandboxError> {
     let nowhere = Context {
-        tenant: String::new(),
+        tenant: LOADING_TENANT.to_owned(),
         scenario: String::new(),
         step: 0,
         now_ms: 0,
@@ -282,14 +288,23 @@ async fn describe(
         head: String::new(),
         max_staleness: 0,
     };
-    let mut state = CallState::new(Call::new(nowhere), shared.config(), digest.into(), None);
+    let mut state = CallState::new(Call::new(nowhere), shared.config().of_describe(), digest.into(), None);
     state.sealed = generation.describes_alone().then_some(Export::Describe.name());
-    let (lanes, meter, own) = (shared.lanes(), Arc::clone(&state.meter), (Arc::clone(shared), Arc::clone(linked)));
+    let mut permit = shared.admission().enter(LOADING_TENANT).await.map_err(SandboxError::Describe)?;
+    let (meter, own) = (Arc::clone(&state.meter), (Arc::clone(shared), Arc::clone(linked)));
+    permit.measure(Arc::clone(&meter));
+    let described = async move {
+        let Ended { result, report, .. } = run(&own.0, own.1.as_ref(), state, Export::Describe).await;
+        permit.charge(report.fuel);
+        (result, report)
+    };
     // Loading is not urgent, and what a recipe does here nobody has seen before.
-    let described = async move { run(&own.0, own.1.as_ref(), state, Export::Describe).await.result };
-    let described = lanes.run(Lane::Slow, meter, described);
-    let broken = |error| Err(Fault::new(FaultKind::HostBug, format!("it ended without an answer: {error}")));
-    match described.await.unwrap_or_else(broken) {
+    let (result, mut report) = shared.lanes().run(Lane::Slow, meter, described).await.unwrap_or_else(|error| {
+        let report = CallReport { function: Export::Describe.name().to_owned(), ..CallReport::default() };
+        (Err(Fault::new(FaultKind::HostBug, format!("it ended without an answer: {error}"))), report)
+    });
+    shared.ended(&mut report, result.as_ref().err());
+    match result {
         Ok(Returned::Manifest(raw)) => Manifest::from_guest(raw, generation.capabilities()),
         Ok(_) => {
             Err(SandboxError::Describe(Fault::new(FaultKind::HostBug, "the answer of another function came back")))

@@ -26,7 +26,7 @@ impl MemoryBudget {
         Self { bytes_max, memory_bytes: 0, table_bytes: 0, peak_bytes: 0, refusals: 0, pending_bytes: 0 }
     }
 
-    /// Peak of linear memory.
+    /// Peak of memories and tables, which share the budget.
     pub(crate) fn peak_bytes(&self) -> u64 {
         self.peak_bytes as u64
     }
@@ -38,6 +38,10 @@ impl MemoryBudget {
 
     pub(crate) fn fault(&self) -> Fault {
         Fault::new(FaultKind::OutOfMemory, format!("the guest needs more than {} bytes of memory", self.bytes_max))
+    }
+
+    fn note_peak(&mut self) {
+        self.peak_bytes = self.peak_bytes.max(self.memory_bytes.saturating_add(self.table_bytes));
     }
 
     /// Counts `added` bytes if they fit.
@@ -64,7 +68,7 @@ impl ResourceLimiter for MemoryBudget {
         }
         self.memory_bytes = self.memory_bytes.saturating_add(added);
         self.pending_bytes = added;
-        self.peak_bytes = self.peak_bytes.max(self.memory_bytes);
+        self.note_peak();
         Ok(true)
     }
 
@@ -79,6 +83,7 @@ impl ResourceLimiter for MemoryBudget {
             return Ok(false);
         }
         self.table_bytes = self.table_bytes.saturating_add(added);
+        self.note_peak();
         Ok(true)
     }
 
@@ -110,7 +115,7 @@ mod tests {
         assert!(budget.table_growing(0, PAGE / TABLE_ELEMENT_BYTES, None).expect("table"));
         assert!(!budget.table_growing(0, 1, None).expect("full"));
         assert!(budget.refused());
-        assert_eq!(budget.peak_bytes(), 2 * PAGE as u64);
+        assert_eq!(budget.peak_bytes(), 3 * PAGE as u64);
     }
 
     #[test]

@@ -13,7 +13,7 @@ const NAMES_MAX: usize = 64;
 #[derive(Debug, Default)]
 pub(crate) struct Gauges {
     pub(crate) values: BTreeMap<String, f64>,
-    /// Gauges that broke a rule.
+    /// Gauges that broke a rule, came too often, or came while none is kept.
     pub(crate) ignored: u32,
 }
 
@@ -21,10 +21,14 @@ impl Gauges {
     fn set(&mut self, name: String, value: f64) {
         let known = self.values.contains_key(&name);
         if !is_metric_name(&name) || !value.is_finite() || (!known && self.values.len() >= NAMES_MAX) {
-            self.ignored = self.ignored.saturating_add(1);
+            self.ignore();
             return;
         }
         self.values.insert(name, value);
+    }
+
+    fn ignore(&mut self) {
+        self.ignored = self.ignored.saturating_add(1);
     }
 }
 
@@ -32,6 +36,8 @@ impl CallState {
     pub(crate) fn gauge(&mut self, name: String, value: f64) {
         if self.admit(Capability::Metrics, &(&name, value)).is_ok() {
             self.gauges.set(name, value);
+        } else {
+            self.gauges.ignore();
         }
     }
 }
@@ -39,6 +45,20 @@ impl CallState {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::call::testing;
+
+    #[test]
+    fn gauges_over_the_budget_and_of_a_sealed_call_are_counted_too() {
+        let mut state = testing::state(0, vec![]);
+        state.host_calls_max = 1;
+        state.gauge("kept".into(), 1.0);
+        state.gauge("too_often".into(), 1.0);
+        assert_eq!((state.gauges.ignored, state.gauges.values.len()), (1, 1));
+        let mut state = testing::state(0, vec![]);
+        state.sealed = Some("migrate");
+        state.gauge("sealed".into(), 1.0);
+        assert_eq!((state.gauges.ignored, state.gauges.values.len()), (1, 0));
+    }
 
     #[test]
     fn bad_names_values_and_too_many_gauges_are_ignored_and_counted() {

@@ -5,7 +5,7 @@ use reef_core::Message;
 
 use crate::call_state::{CallState, denied_becomes, terms};
 use crate::chat::check_conversation;
-use crate::offload::{Lost, offload};
+use crate::offload::{Lost, NO_THREAD, offload};
 use crate::text::{clean, is_binding_name};
 use crate::traffic::Bytes;
 use crate::{Capability, FaultKind};
@@ -162,6 +162,7 @@ impl CallState {
             Ok(answer) => answer,
             Err(Lost::Cancelled) => Err(ModelsError::Cancelled),
             Err(Lost::Absent) => Err(ModelsError::Other("model calls are not available in this call".to_owned())),
+            Err(Lost::NoThread) => Err(ModelsError::Other(NO_THREAD.to_owned())),
             Err(Lost::Panicked) => Err(self.models_bug("a model call panicked")),
         }
     }

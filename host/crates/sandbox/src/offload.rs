@@ -5,8 +5,11 @@ use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use crate::Cancel;
-use crate::lanes::blocking;
+use crate::lanes::{blocking, seat};
 use crate::meter::Meter;
+
+/// What a guest is told when no thread is left.
+pub(crate) const NO_THREAD: &str = "the host's threads are all taken by work that does not end; try again later";
 
 /// Why there is no answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,6 +20,8 @@ pub(crate) enum Lost {
     Panicked,
     /// The call was cancelled and the work did not end in time.
     Cancelled,
+    /// Work that outlived its calls has all threads.
+    NoThread,
 }
 
 /// How long and how a piece of work may run.
@@ -39,11 +44,13 @@ where
     if terms.cancel.is_cancelled() {
         return Err(Lost::Cancelled);
     }
+    let seat = seat().map_err(|_| Lost::NoThread)?;
     let mut worker = slot.take().ok_or(Lost::Absent)?;
     let booked = terms.meter.host_time();
     let span = tracing::Span::current();
     let mut task = std::pin::pin!(blocking(move || {
         let answer = span.in_scope(|| std::panic::catch_unwind(AssertUnwindSafe(|| work(&mut worker))));
+        drop(seat);
         (worker, answer)
     }));
     let ended = tokio::select! {
@@ -58,7 +65,31 @@ where
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::SandboxConfig;
+    use crate::lanes::{Lane, Lanes};
+
+    #[tokio::test]
+    async fn work_that_would_find_no_thread_is_refused() {
+        let lanes = Lanes::start(&SandboxConfig { calls_concurrent_max: 1, ..Default::default() }).expect("threads");
+        let meter = Arc::new(Meter::new());
+        let work = async {
+            let (cancel, meter) = (Cancel::new(), Meter::new());
+            let terms = || Terms { cancel: &cancel, grace: Duration::from_secs(1), meter: &meter };
+            let mut slot = Some(7);
+            let taken: Vec<_> = std::iter::from_fn(|| seat().ok()).take(1_000).collect();
+            let refused = offload(&mut slot, terms(), |n| *n).await;
+            assert_eq!((refused, slot, taken.len()), (Err(Lost::NoThread), Some(7), 9));
+            drop(taken);
+            // Every seat that is taken is given back.
+            for _ in 0..20 {
+                assert_eq!(offload(&mut slot, terms(), |n| *n).await, Ok(7));
+            }
+        };
+        lanes.run(Lane::Quick, meter, work).await.expect("ends");
+    }
 
     #[tokio::test]
     async fn the_worker_comes_back_after_a_panic() {

@@ -73,8 +73,9 @@ impl Ended {
 
 /// Runs the export and measures it.
 pub(crate) async fn run(shared: &Shared, linked: &dyn Linked, mut state: CallState, export: Export) -> Ended {
-    let (config, function) = (shared.config(), export.name());
-    let (fuel_max, wall) = (export.fuel(config), export.wall(config));
+    let (config, function) = (Arc::clone(&state.limits), export.name());
+    let (fuel_max, wall) = (export.fuel(&config).min(state.fuel_max), export.wall(&config));
+    state.fuel_max = fuel_max;
     let arguments = export.arguments(&state);
     state.traffic.gave(arguments);
     let mut store = match store(shared, state, fuel_max, wall) {
@@ -95,6 +96,8 @@ pub(crate) async fn run(shared: &Shared, linked: &dyn Linked, mut state: CallSta
     let outcome = patience.watch(work, &cancel).await;
     let fuel = fuel_max.saturating_sub(store.get_fuel().unwrap_or(0));
     let mut state = meter.booked(|| store.into_data());
+    // What its verifiers used is on the bill of the call that asked them.
+    let fuel = fuel.saturating_add(state.verifier_fuel);
     let result = settle(outcome, function, &state);
     if let Ok(returned) = &result {
         state.traffic.took(returned.bytes());
@@ -113,7 +116,7 @@ pub(crate) async fn run(shared: &Shared, linked: &dyn Linked, mut state: CallSta
         fault: None,
     };
     if state.gauges.ignored > 0 {
-        tracing::warn!(recipe = %state.label, ignored = state.gauges.ignored, "gauges with a bad name or value were ignored");
+        tracing::warn!(recipe = %state.label, ignored = state.gauges.ignored, "gauges were ignored: a bad name or value, too many of them, or set where none is kept");
     }
     Ended { result, state, report }
 }

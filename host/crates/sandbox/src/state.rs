@@ -11,6 +11,12 @@ use crate::text::clean;
 const KEY_BYTES_MAX: usize = 256;
 /// Bytes of a value.
 const VALUE_BYTES_MAX: usize = 64 * 1024;
+/// Bytes that an entry counts beside its key and its value: what it takes to keep it.
+const ENTRY_BYTES: u64 = 64;
+/// Entries of a bucket, and changes of one call; the store takes no more in one write.
+pub(crate) const ENTRIES_MAX: usize = 10_000;
+/// First bytes of the keys of a bucket that belong to the host; guests neither see nor write them.
+pub const HOST_STATE_PREFIX: &str = "reef.";
 
 /// Why the bucket refuses.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -31,12 +37,15 @@ pub(crate) struct Bucket {
     staged: BTreeMap<String, Option<Vec<u8>>>,
     bytes: u64,
     bytes_max: u64,
+    entries: usize,
 }
 
 impl Bucket {
-    pub(crate) fn new(base: BTreeMap<String, Vec<u8>>, bytes_max: u64) -> Self {
+    pub(crate) fn new(mut base: BTreeMap<String, Vec<u8>>, bytes_max: u64) -> Self {
+        base.retain(|key, _| !is_host_key(key));
         let bytes = base.iter().map(|(key, value)| entry_bytes(key, value)).sum();
-        Self { base, staged: BTreeMap::new(), bytes, bytes_max }
+        let entries = base.len();
+        Self { base, staged: BTreeMap::new(), bytes, bytes_max, entries }
     }
 
     fn get(&self, key: &str) -> Option<&Vec<u8>> {
@@ -47,28 +56,51 @@ impl Bucket {
     }
 
     fn set(&mut self, key: String, value: Vec<u8>) -> Result<(), StateError> {
+        check_owner(&key).map_err(StateError::Other)?;
         check_entry(&key, &value).map_err(StateError::TooLarge)?;
-        let old = self.get(&key).map_or(0, |old| entry_bytes(&key, old));
-        let bytes = self.bytes.saturating_sub(old).saturating_add(entry_bytes(&key, &value));
-        if bytes > self.bytes_max {
+        self.check_changes(&key)?;
+        let old = self.get(&key).map(|old| entry_bytes(&key, old));
+        let bytes = self.bytes.saturating_sub(old.unwrap_or(0)).saturating_add(entry_bytes(&key, &value));
+        // A bucket that a smaller limit found too large may still be made smaller.
+        if bytes > self.bytes_max && bytes > self.bytes {
             return Err(StateError::TooLarge(format!(
-                "the bucket would hold {bytes} bytes and at most {} are kept",
+                "the bucket would hold {bytes} bytes, {ENTRY_BYTES} for each entry included, and at most {} are kept; \
+                 delete entries first",
                 self.bytes_max
             )));
+        }
+        if old.is_none() {
+            if self.entries >= ENTRIES_MAX {
+                let told = format!("the bucket has {} entries and at most {ENTRIES_MAX} are kept", self.entries);
+                return Err(StateError::TooLarge(format!("{told}; delete entries first")));
+            }
+            self.entries = self.entries.saturating_add(1);
         }
         self.bytes = bytes;
         self.staged.insert(key, Some(value));
         Ok(())
     }
 
-    fn delete(&mut self, key: &str) {
-        let Some(old) = self.get(key).map(|old| entry_bytes(key, old)) else { return };
+    fn delete(&mut self, key: &str) -> Result<(), StateError> {
+        check_owner(key).map_err(StateError::Other)?;
+        let Some(old) = self.get(key).map(|old| entry_bytes(key, old)) else { return Ok(()) };
+        self.check_changes(key)?;
         self.bytes = self.bytes.saturating_sub(old);
+        self.entries = self.entries.saturating_sub(1);
         if self.base.contains_key(key) {
             self.staged.insert(key.to_owned(), None);
         } else {
             self.staged.remove(key);
         }
+        Ok(())
+    }
+
+    /// May this key be changed as well?
+    fn check_changes(&self, key: &str) -> Result<(), StateError> {
+        if self.staged.len() < ENTRIES_MAX || self.staged.contains_key(key) {
+            return Ok(());
+        }
+        Err(StateError::TooLarge(format!("one call changes at most {ENTRIES_MAX} entries; leave the rest to the next")))
     }
 
     /// Every key, sorted.
@@ -91,6 +123,20 @@ impl Bucket {
     }
 }
 
+/// Does the key belong to the host?
+pub(crate) fn is_host_key(key: &str) -> bool {
+    key.starts_with(HOST_STATE_PREFIX)
+}
+
+/// A guest writes its own keys only. The error is a sentence.
+pub(crate) fn check_owner(key: &str) -> Result<(), String> {
+    if !is_host_key(key) {
+        return Ok(());
+    }
+    let shown = clean(key, 64);
+    Err(format!("the key '{shown}' belongs to the host, as all that start with '{HOST_STATE_PREFIX}'; choose another"))
+}
+
 /// The limits of one entry. The error is a sentence.
 pub(crate) fn check_entry(key: &str, value: &[u8]) -> Result<(), String> {
     if key.is_empty() || key.len() > KEY_BYTES_MAX {
@@ -105,7 +151,7 @@ pub(crate) fn check_entry(key: &str, value: &[u8]) -> Result<(), String> {
 
 /// Bytes that an entry counts.
 pub(crate) fn entry_bytes(key: &str, value: &[u8]) -> u64 {
-    (key.len() as u64).saturating_add(value.len() as u64)
+    (key.len() as u64).saturating_add(value.len() as u64).saturating_add(ENTRY_BYTES)
 }
 
 impl CallState {
@@ -121,8 +167,7 @@ impl CallState {
 
     pub(crate) fn state_delete(&mut self, key: &str) -> Result<(), StateError> {
         self.admit(Capability::State, &key)?;
-        self.bucket.delete(key);
-        Ok(())
+        self.bucket.delete(key)
     }
 
     pub(crate) fn state_keys(&mut self) -> Result<Vec<String>, StateError> {
@@ -136,7 +181,7 @@ mod tests {
     use super::*;
 
     fn bucket() -> Bucket {
-        Bucket::new(BTreeMap::from([("a".to_owned(), vec![1])]), 10)
+        Bucket::new(BTreeMap::from([("a".to_owned(), vec![1])]), 10 + 2 * ENTRY_BYTES)
     }
 
     #[test]
@@ -144,7 +189,7 @@ mod tests {
         let mut bucket = bucket();
         bucket.set("b".into(), vec![2]).expect("fits");
         assert_eq!(bucket.keys(), ["a", "b"]);
-        bucket.delete("a");
+        bucket.delete("a").expect("its own");
         assert_eq!(bucket.keys(), ["b"]);
         assert_eq!((bucket.get("a"), bucket.get("b")), (None, Some(&vec![2])));
         assert_eq!(bucket.into_writes(), [("a".to_owned(), None), ("b".to_owned(), Some(vec![2]))]);
@@ -156,9 +201,54 @@ mod tests {
         assert!(matches!(bucket.set("b".into(), vec![0; 8]), Err(StateError::TooLarge(_))));
         bucket.set("b".into(), vec![0; 7]).expect("exactly full");
         assert!(bucket.set("c".into(), vec![]).is_err());
-        bucket.delete("b");
+        bucket.delete("b").expect("its own");
         bucket.set("c".into(), vec![0; 7]).expect("room again");
-        assert_eq!(bucket.bytes, 10);
+        assert_eq!((bucket.bytes, bucket.entries), (10 + 2 * ENTRY_BYTES, 2));
+    }
+
+    #[test]
+    fn empty_entries_fill_a_bucket_too() {
+        let mut bucket = Bucket::new(BTreeMap::new(), 3 * (1 + ENTRY_BYTES));
+        for key in ["a", "b", "c"] {
+            bucket.set(key.into(), vec![]).expect("fits");
+        }
+        assert!(matches!(bucket.set("d".into(), vec![]), Err(StateError::TooLarge(_))));
+    }
+
+    #[test]
+    fn a_bucket_that_is_too_large_can_be_made_smaller() {
+        let base = BTreeMap::from([("a".to_owned(), vec![0; 9]), ("b".to_owned(), vec![])]);
+        let mut bucket = Bucket::new(base, 1);
+        bucket.set("a".into(), vec![0; 8]).expect("smaller than before");
+        assert!(bucket.set("a".into(), vec![0; 9]).is_err());
+        bucket.delete("b").expect("its own");
+    }
+
+    #[test]
+    fn entries_and_changes_are_counted() {
+        let full = || (0..ENTRIES_MAX).map(|index| (index.to_string(), vec![])).collect();
+        let mut bucket = Bucket::new(full(), u64::MAX);
+        assert!(matches!(bucket.set("one more".into(), vec![]), Err(StateError::TooLarge(_))));
+        bucket.set("0".into(), vec![1]).expect("there already");
+        for index in 0..ENTRIES_MAX {
+            bucket.delete(&index.to_string()).expect("its own");
+        }
+        let told = bucket.set("one more".into(), vec![]).expect_err("too many changes").to_string();
+        assert!(told.contains("changes at most"), "{told}");
+        bucket.set("0".into(), vec![2]).expect("changed already");
+    }
+
+    #[test]
+    fn keys_of_the_host_are_neither_seen_nor_written() {
+        let base = BTreeMap::from([("reef.critic".to_owned(), vec![9]), ("reef".to_owned(), vec![1])]);
+        let mut bucket = Bucket::new(base, 1_000);
+        assert_eq!((bucket.keys(), bucket.get("reef.critic")), (vec!["reef".to_owned()], None));
+        for key in ["reef.critic", "reef.", "reef.new"] {
+            assert!(matches!(bucket.set(key.into(), vec![1]), Err(StateError::Other(_))), "{key}");
+            assert!(matches!(bucket.delete(key), Err(StateError::Other(_))), "{key}");
+        }
+        bucket.set("reefs".into(), vec![1]).expect("its own");
+        assert_eq!(bucket.into_writes().len(), 1);
     }
 
     #[test]
@@ -167,7 +257,7 @@ mod tests {
         assert!(bucket.set(String::new(), vec![]).is_err());
         assert!(bucket.set("k".repeat(257), vec![]).is_err());
         assert!(bucket.set("k".into(), vec![0; VALUE_BYTES_MAX + 1]).is_err());
-        bucket.delete("missing");
+        bucket.delete("missing").expect("nothing to do");
         assert!(bucket.into_writes().is_empty());
     }
 }

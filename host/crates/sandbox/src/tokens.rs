@@ -5,7 +5,7 @@ use reef_core::Message;
 
 use crate::call_state::{CallState, denied_becomes};
 use crate::chat::check_conversation;
-use crate::offload::Lost;
+use crate::offload::{Lost, NO_THREAD};
 use crate::{Capability, FaultKind};
 
 /// Bytes of a text to encode.
@@ -64,6 +64,7 @@ impl CallState {
             Ok(answer) => answer.map_err(TokensError::Invalid),
             Err(Lost::Absent) => Err(TokensError::Other("there is no tokenizer in this call".to_owned())),
             Err(Lost::Cancelled) => Err(TokensError::Other("the step was cancelled".to_owned())),
+            Err(Lost::NoThread) => Err(TokensError::Other(NO_THREAD.to_owned())),
             Err(Lost::Panicked) => {
                 self.cut(FaultKind::HostBug, "the tokenizer panicked");
                 Err(TokensError::Other("the tokenizer panicked".to_owned()))

@@ -1,10 +1,13 @@
 //! Capability `verify`: verifiers that the operator installed, each a component of its own.
-//! A check runs in a fresh store with the budgets of `evaluate`, off the caller's threads and on the host's bill.
+//! A check runs in a fresh store with the budgets of `evaluate`, off the caller's threads. Its fuel is on the bill of
+//! the call that asked for it, whose checks together may use as much as the call itself.
 //! A verifier imports nothing, so that it can do nothing but compute.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+
+use reef_core::CallReport;
 
 use crate::call::Call;
 use crate::call_state::{CallState, denied_becomes};
@@ -72,16 +75,37 @@ impl Verifier {
         &self.0.digest
     }
 
-    /// Runs one check. Its own fault is the error.
-    async fn check(&self, call: Call, label: Arc<str>, task: String, answer: String) -> Result<Returned, Fault> {
+    /// Fuel of one check.
+    fn fuel(&self) -> u64 {
+        self.0.sandbox.0.config().fuel_evaluate
+    }
+
+    /// Runs one check with at most this fuel; also returns the fuel used. Its own fault is the error.
+    ///
+    /// It takes no slot of its own: the call that waits for it has one, and the pool has room for both.
+    async fn check(
+        &self,
+        call: Call,
+        label: Arc<str>,
+        export: Export,
+        fuel_max: u64,
+    ) -> (Result<Returned, Fault>, u64) {
         let (shared, linked) = (Arc::clone(&self.0.sandbox.0), Arc::clone(&self.0.linked));
-        let state = CallState::new(call, shared.config(), label, None);
-        let (lanes, meter) = (Arc::clone(&shared), Arc::clone(&state.meter));
-        let task = async move { run(&shared, linked.as_ref(), state, Export::Check { task, answer }).await };
-        match lanes.lanes().run(Lane::Quick, meter, task).await {
-            Ok(Ended { result, .. }) => result,
-            Err(error) => Err(Fault::new(FaultKind::HostBug, format!("the check ended without an answer: {error}"))),
-        }
+        let mut state = CallState::new(call, Arc::clone(shared.config()), label, None);
+        state.fuel_max = fuel_max;
+        let function = export.name();
+        let (own, meter) = (Arc::clone(&shared), Arc::clone(&state.meter));
+        let task = async move { run(&own, linked.as_ref(), state, export).await };
+        let (result, mut report) = match shared.lanes().run(Lane::Quick, meter, task).await {
+            Ok(Ended { result, report, .. }) => (result, report),
+            Err(error) => {
+                let told = format!("the check ended without an answer: {error}");
+                let report = CallReport { function: function.to_owned(), ..CallReport::default() };
+                (Err(Fault::new(FaultKind::HostBug, told)), report)
+            }
+        };
+        shared.ended(&mut report, result.as_ref().err());
+        (result, report.fuel)
     }
 }
 
@@ -101,21 +125,35 @@ impl CallState {
             let told = format!("task and answer have at most {TEXT_BYTES_MAX} bytes each");
             return Err(VerifyError::Failed(told));
         }
+        let left = self.fuel_max.saturating_sub(self.verifier_fuel);
+        if left == 0 {
+            return Err(self.no_fuel());
+        }
         let call = Call { cancel: self.cancel.clone(), ..Call::new(self.context.clone()) };
         let label = format!("verifier {shown}#sha256:{}", verifier.digest()).into();
         let meter = Arc::clone(&self.meter);
         let booked = meter.host_time();
-        let returned = verifier.check(call, label, task, answer).await;
+        let (returned, fuel) = verifier.check(call, label, Export::Check { task, answer }, left).await;
         drop(booked);
+        self.verifier_fuel = self.verifier_fuel.saturating_add(fuel);
         match returned {
             Ok(Returned::Checked(Ok(check))) => finite(check, &shown),
             Ok(Returned::Checked(Err(told))) => Err(VerifyError::Failed(clean(&told, DETAIL_CHARS_MAX))),
             Ok(_) => Err(VerifyError::Other("the answer of another function came back".to_owned())),
+            // Not the verifier's doing: alone it may use more.
+            Err(fault) if fault.kind == FaultKind::OutOfFuel && left < verifier.fuel() => Err(self.no_fuel()),
             Err(fault) if fault.blame() == crate::Blame::Recipe => {
                 Err(VerifyError::Failed(format!("verifier '{shown}': {fault}")))
             }
             Err(fault) => Err(VerifyError::Other(format!("verifier '{shown}': {fault}"))),
         }
+    }
+}
+
+impl CallState {
+    fn no_fuel(&self) -> VerifyError {
+        let told = format!("the checks of one call may use {} units of fuel together, and all is used", self.fuel_max);
+        VerifyError::Budget(format!("{told}; check fewer answers"))
     }
 }
 

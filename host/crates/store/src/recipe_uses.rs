@@ -20,7 +20,7 @@ pub const STATE_WRITER_KEY: &str = "reef.recipe";
 /// Keys that belong to the host; a recipe's exchange leaves them alone.
 const HOST_PREFIX: &str = "reef.";
 /// Rows of one listing.
-const LISTED_MAX: u32 = 1_000;
+const LISTED_MAX: u32 = 100_000;
 /// Characters of a note.
 const NOTE_CHARS_MAX: usize = 500;
 
@@ -83,7 +83,7 @@ impl Store {
         Ok(self.recipe_uses(t, s, 1).await?.into_iter().next())
     }
 
-    /// Uses, newest first; at most 1,000.
+    /// Uses, newest first; at most 100,000.
     pub async fn recipe_uses(&self, t: &TenantId, s: &ScenarioName, limit: u32) -> Result<Vec<RecipeUse>, StoreError> {
         let mut conn = self.reader().await?;
         let sql = "SELECT position, digest, name, version, reason, note, at_ms FROM recipe_uses \

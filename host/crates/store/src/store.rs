@@ -1,15 +1,17 @@
 //! The handle that the binary clones: opens the file, sends writes to the writer, lends readers.
 //! SQLite runs in WAL mode with full syncs, so a reader never blocks the writer, and a returned write is on disk.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::path::Path;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
+use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::pool::PoolConnection;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous};
-use sqlx::{ConnectOptions, Sqlite, SqliteConnection};
+use sqlx::{ConnectOptions, SqlStr, Sqlite, SqliteConnection};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::JoinHandle;
 
@@ -29,7 +31,17 @@ const WAL_BYTES_KEPT: &str = "67108864";
 /// Changes no row and yet needs the right to write.
 const WRITES_NOTHING: &str = "UPDATE scenarios SET head = head WHERE FALSE";
 
-pub(crate) static MIGRATIONS: sqlx::migrate::Migrator = sqlx::migrate!("./migrations");
+pub(crate) static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
+    let migration = |version, name, sql| {
+        Migration::new(version, Cow::Borrowed(name), MigrationType::Simple, SqlStr::from_static(sql), false)
+    };
+    // In order; a file that is not named here is not applied.
+    Migrator::with_migrations(vec![
+        migration(1, "log", include_str!("../migrations/0001_log.sql")),
+        migration(2, "inputs", include_str!("../migrations/0002_inputs.sql")),
+        migration(3, "recipe uses", include_str!("../migrations/0003_recipe_uses.sql")),
+    ])
+});
 
 /// What the writer did since the store was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

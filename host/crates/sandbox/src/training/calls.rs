@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::terms::{Draft, DraftTerm, Scope, column, optimizer, policy, range, terms};
 use super::{Measured, Optimizer, Policy, Training, TrainingError};
 use crate::call_state::{CallState, Denied, terms as worker_terms};
-use crate::offload::{Lost, offload};
+use crate::offload::{Lost, NO_THREAD, offload};
 use crate::{Capability, FaultKind};
 
 /// Trainers of one call: each is a copy of adapter, moments and critic.
@@ -75,6 +75,7 @@ impl CallState {
             Ok(answer) => Ok(answer?),
             Err(Lost::Cancelled) => Err(TrainingError::Cancelled.into()),
             Err(Lost::Absent) => Err(TrainingError::Other("training is not available in this call".to_owned()).into()),
+            Err(Lost::NoThread) => Err(TrainingError::Other(NO_THREAD.to_owned()).into()),
             Err(Lost::Panicked) => Err(self.host_bug("the trainer panicked")),
         }
     }

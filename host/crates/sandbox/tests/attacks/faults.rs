@@ -1,6 +1,8 @@
 //! Guests that burn time, memory or stack, or trap.
 
-use reef_sandbox::{Blame, FaultKind, SandboxConfig, SandboxError};
+use std::collections::BTreeMap;
+
+use reef_sandbox::{Blame, FaultKind, Override, SandboxConfig, SandboxError};
 
 use crate::guest::*;
 
@@ -134,6 +136,50 @@ async fn a_declared_memory_of_four_gibibytes_does_not_load() {
             .to_string();
         assert!(told.starts_with("the recipe is not valid") && told.contains("memory"), "{told}");
         still_works(&sandbox).await;
+    })
+    .await;
+}
+
+/// A sandbox in which the recipe or the tenant of this key may use 16 MiB.
+fn with_room(key: &str) -> SandboxConfig {
+    let own = Override { memory_bytes_max: Some(16 << 20), ..Default::default() };
+    SandboxConfig { overrides: BTreeMap::from([(key.to_owned(), own)]), ..small() }
+}
+
+/// select-samples, a need of 6.5 MiB where 4 are allowed, by a recipe and a tenant with limits of their own and by others
+/// → an answer for those, OutOfMemory for the others, 5 s each.
+#[tokio::test]
+async fn only_a_recipe_or_tenant_with_more_memory_may_use_more() {
+    for_each_sandbox(async || {
+        let needing = |name| {
+            let grow = "(if (i32.eq (memory.grow (i32.const 100)) (i32.const -1)) (then unreachable))";
+            Guest { name, ..Guest::good() }.selecting_after(grow)
+        };
+        for (key, mine, other) in
+            [("large", ("large", "a"), ("probe", "a")), ("tenant:a", ("probe", "a"), ("probe", "b"))]
+        {
+            let sandbox = sandbox(with_room(key));
+            let selecting = async |(name, tenant): (&'static str, &str)| {
+                let recipe = load(&sandbox, needing(name)).await.expect("loads");
+                within(5_000, recipe.select_samples(call_of(tenant))).await
+            };
+            let outcome = selecting(mine).await;
+            assert!(outcome.result.is_ok(), "{key}: {:?}", outcome.result);
+            assert_eq!(kind(&selecting(other).await), FaultKind::OutOfMemory);
+        }
+    })
+    .await;
+}
+
+/// Loading, a declared memory of 6 MiB where 4 are allowed → refused, but for the recipe that may use more, 5 s each.
+#[tokio::test]
+async fn a_declared_memory_is_held_to_the_recipes_own_limit() {
+    for_each_sandbox(async || {
+        let sandbox = sandbox(with_room("large"));
+        let declaring = |name| Guest { name, memory: "100", ..Guest::good() };
+        let told = load(&sandbox, declaring("probe")).await.expect_err("refused").to_string();
+        assert!(told.contains("declares 6553600 bytes") && told.contains("sandbox.overrides"), "{told}");
+        assert!(within(5_000, load(&sandbox, declaring("large"))).await.is_ok());
     })
     .await;
 }

@@ -1,9 +1,10 @@
 //! The decisions and host calls of `reef:recipe@0.2.0`.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-use reef_sandbox::{Call, Choice, FaultKind, Proposal, Selection, Verifiers};
+use reef_core::CallReport;
+use reef_sandbox::{Call, Choice, FaultKind, Outcome, Proposal, Sandbox, SandboxConfig, Selection, Verifiers};
 
 use crate::capabilities::Slow;
 use crate::guest::*;
@@ -161,44 +162,89 @@ async fn derived_samples_are_bounded() {
     .await;
 }
 
+/// A call of select-samples that has a verifier check an answer once for each of these expectations.
+async fn checking(sandbox: &Sandbox, verifier: Newer, expected: &[String]) -> Outcome<Selection> {
+    let verifier = sandbox.load_verifier(verifier.bytes()).await.expect("loads");
+    let verifiers: Verifiers = Arc::new(BTreeMap::from([("exact".to_owned(), verifier)]));
+    let mut guest = Newer::good().importing("verify", "check");
+    let [name, length] = guest.data.text("exact");
+    let answer = guest.put_result("strategy", "select-samples", &ok(f([case(1, l([n(0)])), l([])])));
+    let check = format!(
+        "(call $check (i32.const {name}) (i32.const {length}) (i32.const {name}) (i32.const {length})
+           (i32.const {name}) (i32.const {length}) (i32.const 64))"
+    );
+    let checks: String = expected.iter().map(|expected| format!("{check} {expected}\n")).collect();
+    let body = format!("{checks} i32.const {answer}");
+    let recipe = load_newer(sandbox, guest.doing("strategy", "select-samples", &body)).await.expect("loads");
+    within(10_000, recipe.select_samples(Call { verifiers, ..call() })).await
+}
+
+const SPIN: &str = "(loop $spin (br $spin)) unreachable";
+
 /// select-samples, checks by verifiers that answer, refuse, give NaN, trap and spin → a score or `failed`, 10 s each;
-/// the time of the check is host time.
+/// the time of the check is host time and its fuel is the call's.
 #[tokio::test]
 async fn verifiers_answer_or_fail_without_hurting_the_caller() {
     for_each_sandbox(async || {
         let sandbox = sandbox(small());
-        let spin = "(loop $spin (br $spin)) unreachable";
         let verifiers = [
             (Newer::verifying(ok(f([n(0.5), n(1), t("fine")]))), None),
             (Newer::verifying(case(1, t("no such task"))), Some(1)),
             (Newer::verifying(ok(f([n(f64::NAN), n(1), t("")]))), Some(1)),
             (Newer::verifier("unreachable"), Some(1)),
-            (Newer::verifier(spin), Some(1)),
+            (Newer::verifier(SPIN), Some(1)),
         ];
         for (verifier, error) in verifiers {
-            let verifier = sandbox.load_verifier(verifier.bytes()).await.expect("loads");
-            let verifiers: Verifiers = Arc::new(BTreeMap::from([("exact".to_owned(), verifier)]));
-            let mut guest = Newer::good().importing("verify", "check");
-            let [name, length] = guest.data.text("exact");
-            let answer = guest.put_result("strategy", "select-samples", &ok(f([case(1, l([n(0)])), l([])])));
             let expected = match error {
                 Some(error) => expecting(72, error),
                 None => "(if (i32.load8_u (i32.const 64)) (then unreachable))
                      (if (f64.ne (f64.load (i32.const 72)) (f64.const 0.5)) (then unreachable))"
                     .to_owned(),
             };
-            let body = format!(
-                "(call $check (i32.const {name}) (i32.const {length}) (i32.const {name}) (i32.const {length})
-               (i32.const {name}) (i32.const {length}) (i32.const 64))
-             {expected} i32.const {answer}"
-            );
-            let recipe = load_newer(&sandbox, guest.doing("strategy", "select-samples", &body)).await.expect("loads");
-            let outcome = within(10_000, recipe.select_samples(Call { verifiers, ..call() })).await;
+            let outcome = checking(&sandbox, verifier, &[expected]).await;
             assert!(outcome.result.is_ok(), "{error:?}: {:?}", outcome.result);
             assert_eq!(outcome.report.host_calls["verify"], 1);
-            assert!(outcome.report.host_us > 0 && outcome.report.fuel < 10_000, "{:?}", outcome.report);
+            let own = outcome.report.fuel % small().fuel_evaluate;
+            assert!(outcome.report.host_us > 0 && own < 10_000, "{:?}", outcome.report);
         }
         still_works(&sandbox).await;
+    })
+    .await;
+}
+
+/// select-samples with little fuel, three checks by a verifier that spins → `budget` each time, and as much fuel on the
+/// bill as the call may use, 10 s.
+#[tokio::test]
+async fn checks_are_on_the_bill_of_the_call() {
+    for_each_sandbox(async || {
+        let sandbox = sandbox(SandboxConfig { fuel_select: 1_000_000, ..small() });
+        let budget = [expecting(72, 2), expecting(72, 2), expecting(72, 2)];
+        let outcome = checking(&sandbox, Newer::verifier(SPIN), &budget).await;
+        assert!(outcome.result.is_ok(), "{:?}", outcome.result);
+        assert!((1_000_000..1_010_000).contains(&outcome.report.fuel), "{:?}", outcome.report);
+        still_works(&sandbox).await;
+    })
+    .await;
+}
+
+/// Loading, a check, a call that answers and one that traps → each is told to the listener once, with its fault, 10 s.
+#[tokio::test]
+async fn every_call_that_ends_is_told() {
+    for_each_sandbox(async || {
+        let sandbox = sandbox(small());
+        let heard: Arc<Mutex<Vec<CallReport>>> = Arc::default();
+        let told = Arc::clone(&heard);
+        sandbox.on_call(Arc::new(move |report| told.lock().expect("not poisoned").push(report.clone())));
+        checking(&sandbox, Newer::verifier("unreachable"), &[expecting(72, 1)]).await;
+        let trapping = load(&sandbox, Guest::doing("unreachable")).await.expect("loads");
+        let outcome = within(5_000, trapping.evaluate(call(), 0)).await;
+        let heard = heard.lock().expect("not poisoned");
+        let calls: Vec<_> = heard.iter().map(|report| (report.function.as_str(), report.fault.is_some())).collect();
+        assert_eq!(
+            calls,
+            [("describe", false), ("check", true), ("select-samples", false), ("describe", false), ("evaluate", true)]
+        );
+        assert_eq!(heard.last(), Some(&outcome.report));
     })
     .await;
 }

@@ -1,7 +1,7 @@
 //! Guests that look for a way out: files, sockets, the environment, clocks and randomness, with an empty system and
 //! without one.
 
-use reef_sandbox::{Call, Cancel, FaultKind, SandboxConfig, SandboxError};
+use reef_sandbox::{Blame, FaultKind, SandboxConfig, SandboxError};
 
 use crate::guest::*;
 
@@ -97,32 +97,48 @@ async fn randomness_is_bounded() {
         let recipe = load(&sandbox, guest).await.expect("loads");
         let outcome = within(5_000, recipe.select_samples(call())).await;
         assert_ne!(kind(&outcome), FaultKind::OutOfFuel);
-        assert_eq!(outcome.result.expect_err("fault").blame(), reef_sandbox::Blame::Recipe);
+        assert_eq!(outcome.result.expect_err("fault").blame(), Blame::Recipe);
         still_works(&sandbox).await;
     })
     .await;
 }
 
-/// select-samples, a sleep of an hour in an empty system, cancelled after 50 ms → Cancelled within the grace, 5 s.
+/// select-samples, sleeps of an hour in an empty system → over as soon as they begin, so that they neither hold the slot
+/// nor tell how much time has passed, 5 s each.
 #[tokio::test]
-async fn a_guest_that_sleeps_can_be_cancelled() {
+async fn sleeps_end_at_once_and_tell_no_time() {
     for_each_sandbox(async || {
         let sandbox = sandbox(SandboxConfig { wasi_stub: true, ..small() });
-        let guest = reaching(
-            ("clocks/monotonic-clock", "subscribe-duration"),
-            "(param i64) (result i32)",
-            "(call $block (call $reach (i64.const 3600000000000)))",
-        )
-        .system(("io/poll", "[method]pollable.block"), "block", "(param i32)");
-        let recipe = load(&sandbox, guest).await.expect("loads");
-        let cancel = Cancel::new();
-        let cancelling = async {
-            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-            cancel.cancel();
-        };
-        let sleeping = recipe.select_samples(Call { cancel: cancel.clone(), ..call() });
-        let (outcome, ()) = within(5_000, async { tokio::join!(sleeping, cancelling) }).await;
-        assert_eq!(kind(&outcome), FaultKind::Cancelled);
+        for function in ["subscribe-duration", "subscribe-instant"] {
+            let body = "(local $sleep i32)
+                (local.set $sleep (call $reach (i64.const 3600000000000)))
+                (if (i32.eqz (call $ready (local.get $sleep))) (then unreachable))
+                (call $block (local.get $sleep))
+                (if (i64.ne (call $now) (i64.const 0)) (then unreachable))";
+            let guest = reaching(("clocks/monotonic-clock", function), "(param i64) (result i32)", body)
+                .system(("clocks/monotonic-clock", "now"), "now", "(result i64)")
+                .system(("io/poll", "[method]pollable.ready"), "ready", "(param i32) (result i32)")
+                .system(("io/poll", "[method]pollable.block"), "block", "(param i32)");
+            let recipe = load(&sandbox, guest).await.expect("loads");
+            let outcome = within(5_000, recipe.select_samples(call())).await;
+            assert!(outcome.result.is_ok(), "{function}: {:?}", outcome.result);
+        }
+    })
+    .await;
+}
+
+/// Loading, a start function that hands the system a handle that nobody gave out → a fault of the recipe, 5 s.
+#[tokio::test]
+async fn a_start_function_with_bad_values_is_the_recipes_doing() {
+    for_each_sandbox(async || {
+        let sandbox = sandbox(SandboxConfig { wasi_stub: true, ..small() });
+        let fields = "(func $begin (call $block (i32.const 7))) (start $begin)";
+        let guest = Guest { fields: fields.into(), ..Guest::good() };
+        let guest = guest.system(("io/poll", "[method]pollable.block"), "block", "(param i32)");
+        match within(5_000, load(&sandbox, guest)).await {
+            Err(SandboxError::Describe(fault)) => assert_eq!(fault.blame(), Blame::Recipe, "{fault}"),
+            other => panic!("{other:?}"),
+        }
         still_works(&sandbox).await;
     })
     .await;

@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use reef_sandbox::{Call, Cancel, FaultKind, Grants, Recipe, Sandbox, SandboxConfig};
+use reef_sandbox::{Call, Cancel, FaultKind, Grants, Recipe, Sandbox, SandboxConfig, SandboxError};
 use tempfile::TempDir;
 
 use crate::guest::*;
@@ -44,6 +44,38 @@ async fn one_tenant_cannot_take_every_slot() {
         }
         let refused = ended.iter().filter(|kind| **kind == FaultKind::Overloaded).count();
         assert_eq!((refused, ended.iter().filter(|kind| **kind == FaultKind::Deadline).count()), (8, 4), "{ended:?}");
+        still_works(&sandbox).await;
+    })
+    .await;
+}
+
+/// Loading while the only slot is taken and nobody may wait → Overloaded, the fault of the host; loads afterwards, 20 s.
+#[tokio::test]
+async fn loading_takes_a_slot_like_any_call() {
+    for_each_sandbox(async || {
+        let sandbox = sandbox(SandboxConfig {
+            calls_concurrent_max: 1,
+            calls_waiting_max: 0,
+            fuel_select: u64::MAX / 2,
+            wall_select_ms: 600_000,
+            ..small()
+        });
+        let spinner = load(&sandbox, Guest::doing(SPIN)).await.expect("loads");
+        let cancel = Cancel::new();
+        let call = Call { cancel: cancel.clone(), ..call_of("greedy") };
+        let spinning = tokio::spawn(async move { kind(&spinner.select_samples(call).await) });
+        within(5_000, async {
+            while sandbox.gauges().calls_running == 0 {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+        match within(5_000, load(&sandbox, Guest::good())).await {
+            Err(SandboxError::Describe(fault)) => assert_eq!(fault.kind, FaultKind::Overloaded),
+            other => panic!("{other:?}"),
+        }
+        cancel.cancel();
+        assert_eq!(within(20_000, spinning).await.expect("joined"), FaultKind::Cancelled);
         still_works(&sandbox).await;
     })
     .await;

@@ -14,6 +14,8 @@ use crate::trainer::{Notes, Scripted};
 
 /// Bytes of a full value of the state.
 const VALUE_BYTES: u64 = 64 * 1024;
+/// Bytes that an entry counts beside its key and its value.
+const ENTRY_BYTES: u64 = 64;
 
 /// All that a call shows of itself.
 #[derive(Debug, Clone, PartialEq)]
@@ -136,8 +138,8 @@ fn full() -> BTreeMap<String, Vec<u8>> {
     let mut entries = BTreeMap::new();
     while left > 0 {
         let key = format!("{left:012}");
-        let value = vec![0; left.saturating_sub(key.len() as u64).min(VALUE_BYTES) as usize];
-        left = left.saturating_sub((key.len() + value.len()) as u64);
+        let value = vec![0; left.saturating_sub(key.len() as u64 + ENTRY_BYTES).min(VALUE_BYTES) as usize];
+        left = left.saturating_sub((key.len() + value.len()) as u64 + ENTRY_BYTES);
         entries.insert(key, value);
     }
     entries
