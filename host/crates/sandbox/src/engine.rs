@@ -35,6 +35,8 @@ const STORES_PER_CALL: u32 = 2;
 const KEEP_MEMORY_BYTES: usize = 4 << 20;
 const KEEP_TABLE_BYTES: usize = 1 << 20;
 const KEEP_STACK_BYTES: usize = 32 << 10;
+/// Address space of a memory, which it has anyway. How much of it a guest may use, its budget says, in words.
+const RESERVED_BYTES: u64 = 4 << 30;
 /// Unused slots that keep anything.
 const KEEP_SLOTS: u32 = 32;
 /// Fuel of one page of `memory.grow`: the kernel zeroes 64 KiB for it.
@@ -221,7 +223,7 @@ fn pool(config: &SandboxConfig) -> PoolingAllocationConfig {
         .max_tables_per_module(u32::try_from(TABLES_MAX).unwrap_or(u32::MAX))
         .max_memories_per_module(u32::try_from(MEMORIES_MAX).unwrap_or(u32::MAX))
         .table_elements(TABLE_ELEMENTS_MAX)
-        .max_memory_size(usize::try_from(config.memory_most()).unwrap_or(usize::MAX));
+        .max_memory_size(usize::try_from(RESERVED_BYTES).unwrap_or(usize::MAX));
     // Without the kernel's list of touched pages, keeping them would mean to write all of them.
     if PoolingAllocationConfig::is_pagemap_scan_available() {
         pool.pagemap_scan(Enabled::Yes)
