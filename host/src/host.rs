@@ -325,3 +325,22 @@ fn prometheus() -> Result<PrometheusHandle, StartError> {
         .map_err(|error| StartError::Other(format!("the metrics recorder cannot be installed: {error}")))?;
     Ok(installed.insert(handle).clone())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_data_folder_is_made_for_its_user_only_and_held_by_one_server() {
+        let parent = tempfile::tempdir().expect("a folder");
+        let folder = parent.path().join("a/data");
+        let held = lock_data(&folder).expect("made and locked");
+        let mode = std::fs::metadata(&folder).expect("there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
+        assert!(lock_data(&folder).expect_err("held").to_string().contains("another server"));
+        drop(held);
+        lock_data(&folder).expect("free again");
+    }
+}

@@ -440,6 +440,20 @@ fn told(selection: &Selection) -> String {
 mod tests {
     use super::*;
 
+    #[test]
+    fn one_upload_of_a_tenant_and_few_of_all_are_tried() {
+        let uploads = Uploads::default();
+        let tenant = |n: usize| TenantId::parse(format!("t{n}")).expect("a name");
+        let running: Vec<_> = (0..UPLOADS_MAX).map(|n| uploads.begin(&tenant(n))).collect();
+        assert!(running.iter().all(Result::is_ok));
+        assert!(matches!(uploads.begin(&tenant(UPLOADS_MAX)), Err(ExchangeError::Uploading)), "all places are taken");
+        drop(running);
+        let first = uploads.begin(&tenant(0));
+        assert!(matches!(uploads.begin(&tenant(0)), Err(ExchangeError::Uploading)), "one of a tenant");
+        drop(first);
+        assert!(uploads.begin(&tenant(0)).is_ok());
+    }
+
     fn row(position: u32, digest: &str, reason: UseReason) -> RecipeUse {
         RecipeUse {
             position,
