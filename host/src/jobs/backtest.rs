@@ -19,7 +19,7 @@ use super::held_out::HeldOut;
 use super::learn_scenario::{chosen, prompt, seed};
 use super::replay_step::outcome;
 use super::rerun::{Folder, Proposer, blocking, engine, load, sandbox};
-use super::run_step::{CRITIC_STATE, HOST_STATE, guest_state};
+use super::run_step::{CRITIC_STATE, guest_state};
 use super::stream_pool::{Moment, StreamPool};
 use super::transcript::content_of;
 use crate::component_file;
@@ -187,8 +187,9 @@ impl<'a> Walk<'a> {
             Some((listed.release.release_id, before?))
         });
         let chain = chain.collect();
-        let engine = engine_if_needed(wanted, &folder, &model, &recipe).await?;
-        let (held_out, proposer) = engine_parts(wanted, &folder, engine.as_ref()).await?;
+        let (engine, held_out) = engine_parts(wanted, &folder, &model, &recipe).await?;
+        let lora = wanted.config.engine.lora;
+        let proposer = engine.clone().filter(|_| wanted.train).map(|engine| Proposer::new(engine, lora)).transpose()?;
         let verifiers = verifiers::load(&sandbox, None, &wanted.config).await?;
         let reads = GuestReads { engine, store: folder.store.clone(), verifiers };
         let trained =
@@ -334,7 +335,7 @@ impl<'a> Walk<'a> {
                     told = content.map_or("failed: no such candidate".to_owned(), |id| format!("proposed {id}"));
                 }
             }
-            for (key, value) in proposed.outcome.state.into_iter().filter(|(key, _)| !key.starts_with(HOST_STATE)) {
+            for (key, value) in proposed.outcome.state {
                 match value {
                     Some(value) => drop(self.state.insert(key, value)),
                     None => drop(self.state.remove(&key)),
@@ -408,30 +409,20 @@ fn mean(sum: f64, count: usize) -> Option<f64> {
 
 /// Held-out prompts and recipes that read texts need the tokenizer, and proposals the whole model; without any of them
 /// nothing is loaded.
-async fn engine_if_needed(
+async fn engine_parts(
     wanted: &Wanted,
     folder: &Folder,
     model: &str,
     recipe: &Recipe,
-) -> Result<Option<Engine>, StartError> {
+) -> Result<(Option<Engine>, Option<HeldOut>), StartError> {
     let tasks = folder.store.held_out(&wanted.tenant, &wanted.scenario).await?;
     if tasks.is_empty() && !wanted.train && !recipe.imports().contains(&Capability::Tokens) {
-        return Ok(None);
+        return Ok((None, None));
     }
-    engine(&wanted.config, model).await.map(Some)
-}
-
-async fn engine_parts(
-    wanted: &Wanted,
-    folder: &Folder,
-    engine: Option<&Engine>,
-) -> Result<(Option<HeldOut>, Option<Proposer>), StartError> {
-    let Some(engine) = engine.cloned() else { return Ok((None, None)) };
-    let tasks = folder.store.held_out(&wanted.tenant, &wanted.scenario).await?;
+    let engine = engine(&wanted.config, model).await?;
     let copy = engine.clone();
     let held_out = blocking(move || HeldOut::new(&copy, tasks)).await??;
-    let proposer = wanted.train.then(|| Proposer::new(engine, wanted.config.engine.lora)).transpose()?;
-    Ok((Some(held_out), proposer))
+    Ok((Some(engine), Some(held_out)))
 }
 
 /// The scenario's values that the recipe knows, under those that were given for the backtest.

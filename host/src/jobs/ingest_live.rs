@@ -8,7 +8,7 @@ use reef_store::{RecordBody, RecordKind, StoreError};
 use serde_json::Value;
 
 use super::guest_reads::messages;
-use super::run_step::{HOST_STATE, StepError, Workshop, context_outside, guest_state};
+use super::run_step::{StepError, Workshop, context_outside, guest_state};
 use crate::scenarios::Scenario;
 
 /// Exchanges of one call.
@@ -60,7 +60,6 @@ pub async fn ingest_live(workshop: &Workshop, scenario: &Scenario) -> Result<Opt
             }
         }
         writes = ended.state;
-        writes.retain(|(key, _)| !key.starts_with(HOST_STATE));
     }
     writes.push((PLACE_STATE.to_owned(), Some(last.to_le_bytes().to_vec())));
     workshop.store.write_recipe_state(tenant, name, &owner, writes).await?;

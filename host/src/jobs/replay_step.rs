@@ -17,7 +17,7 @@ use serde::Serialize;
 use super::guest_reads::GuestReads;
 use super::learn_scenario::{chosen, seed, state_of};
 use super::rerun::{Folder, Proposer, engine, load, sandbox};
-use super::run_step::{CRITIC_STATE, HEAD_MOVED, HOST_STATE, UNMEASURED, gated, guest_state};
+use super::run_step::{CRITIC_STATE, HEAD_MOVED, UNMEASURED, gated, guest_state};
 use super::transcript::{Playback, content_of};
 use crate::config::Config;
 use crate::error::StartError;
@@ -190,7 +190,7 @@ impl Replay {
         self.calls.push(outcome.report);
         self.metrics.extend(outcome.metrics);
         let value = outcome.result?;
-        self.state.extend(outcome.state.into_iter().filter(|(key, _)| !key.starts_with(HOST_STATE)));
+        self.state.extend(outcome.state);
         Ok(value)
     }
 

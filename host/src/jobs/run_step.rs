@@ -28,8 +28,6 @@ use crate::clock::now_ms;
 use crate::scenarios::{Scenario, ScenarioError, Scenarios, Served};
 use crate::telemetry;
 
-/// Keys of the state bucket that belong to the host; guests neither see nor write them.
-pub const HOST_STATE: &str = HOST_STATE_PREFIX;
 /// The scenario's critic.
 pub const CRITIC_STATE: &str = "reef.critic";
 
@@ -290,7 +288,7 @@ impl Run<'_> {
         self.work.step.calls.push(outcome.report);
         self.work.step.metrics.extend(outcome.metrics);
         let value = outcome.result?;
-        self.state.extend(outcome.state.into_iter().filter(|(key, _)| !key.starts_with(HOST_STATE)));
+        self.state.extend(outcome.state);
         Ok(value)
     }
 
@@ -445,7 +443,7 @@ pub fn record_call(report: &CallReport) {
 
 /// The part of a state bucket that is the recipe's own.
 pub fn guest_state(mut state: BTreeMap<String, Vec<u8>>) -> BTreeMap<String, Vec<u8>> {
-    state.retain(|key, _| !key.starts_with(HOST_STATE));
+    state.retain(|key, _| !key.starts_with(HOST_STATE_PREFIX));
     state
 }
 
