@@ -6,7 +6,9 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use reef_core::{Message, Sampling};
-use reef_engine::{Engine, EngineConfig, Event, Finish, FinishReason, LoraConfig, Request, Token, Weights};
+use reef_engine::{
+    Engine, EngineConfig, Event, Finish, FinishReason, LoraConfig, Request, ServedWeights, Token, Weights,
+};
 use serde_json::Value;
 
 use crate::support::model;
@@ -36,6 +38,8 @@ fn engine() -> &'static Engine {
             context_max: CONTEXT_MAX,
             queue_max: QUEUE_MAX,
             lora: LoraConfig::default(),
+            weights: ServedWeights::File,
+            cache_bytes_max: 1 << 30,
         };
         Engine::load(config).unwrap()
     })
@@ -126,14 +130,9 @@ fn answers() -> &'static [Answer] {
 }
 
 fn greedy(case: &Value) -> Request {
-    Request {
-        prompt: ids(&case["prompt_ids"]),
-        weights: Weights::Base,
-        sampling: Sampling { temperature: 0.0, top_p: 1.0, top_k: 0, seed: 0 },
-        tokens_max: serde_json::from_value(case["tokens_max"].clone()).unwrap(),
-        stop: Vec::new(),
-        top_logprobs: 0,
-    }
+    let sampling = Sampling { temperature: 0.0, top_p: 1.0, top_k: 0, seed: 0 };
+    let tokens_max = serde_json::from_value(case["tokens_max"].clone()).unwrap();
+    Request::new("golden", ids(&case["prompt_ids"]), Weights::Base, sampling, tokens_max)
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use reef_core::{Gate, ScenarioName, TenantId};
-use reef_engine::LoraConfig;
+use reef_engine::{LoraConfig, ServedWeights};
 use reef_sandbox::SandboxConfig;
 use reef_store::TrainingMode;
 use serde::{Deserialize, Serialize};
@@ -56,8 +56,13 @@ pub struct EngineSection {
     pub batch_max: usize,
     /// Tokens of prompt and answer together; capped by the model.
     pub context_max: usize,
-    /// Requests that may wait for a slot; more are answered 429.
+    /// Requests of one tenant that may wait for a slot; more are answered 429.
     pub queue_max: usize,
+    /// What the served copy of the model is stored in: file (as it is), int8 or int4.
+    pub weights: ServedWeights,
+    /// Megabytes of keys and values, those kept for prompts with the same beginning included; one full context
+    /// always has room.
+    pub cache_mb_max: usize,
     /// Shape of the adapters.
     pub lora: LoraConfig,
     /// Adapters of earlier releases kept in memory for pinned requests.
@@ -210,6 +215,8 @@ impl Default for EngineSection {
             batch_max: 32,
             context_max: 2048,
             queue_max: 256,
+            weights: ServedWeights::File,
+            cache_mb_max: 1024,
             lora: LoraConfig::default(),
             adapters_retained_max: 4,
         }

@@ -232,6 +232,8 @@ pub fn engine_config(config: &Config) -> EngineConfig {
         context_max: config.engine.context_max,
         queue_max: config.engine.queue_max,
         lora: config.engine.lora,
+        weights: config.engine.weights,
+        cache_bytes_max: config.engine.cache_mb_max.saturating_mul(1 << 20),
     }
 }
 

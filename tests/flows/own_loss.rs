@@ -7,7 +7,7 @@ use std::time::Duration;
 use reef::jobs::trainer_thread::{Abort, Files, Start, StepTraining, TrainerThread};
 use reef_core::{RecordId, ReleaseId, Sample, Trajectory};
 use reef_engine::train::Trainer;
-use reef_engine::{Engine, EngineConfig, LoraConfig};
+use reef_engine::{Engine, EngineConfig, LoraConfig, ServedWeights};
 use reef_sandbox::{Call, Context, Grants, PoolSample, Proposal, Recipe, Sandbox, SandboxConfig};
 use serde_json::json;
 
@@ -30,6 +30,8 @@ fn engine() -> Engine {
         context_max: 256,
         queue_max: 8,
         lora: LoraConfig::default(),
+        weights: ServedWeights::File,
+        cache_bytes_max: 1 << 30,
     };
     Engine::load(config).unwrap()
 }

@@ -185,12 +185,6 @@ fn user(text: &str) -> Message {
 }
 
 fn request(prompt: Vec<u32>, seed: u64, tokens_max: u32) -> Request {
-    Request {
-        prompt,
-        weights: Weights::Base,
-        sampling: Sampling { temperature: 1.0, top_p: 1.0, top_k: 0, seed },
-        tokens_max,
-        stop: Vec::new(),
-        top_logprobs: 0,
-    }
+    let sampling = Sampling { temperature: 1.0, top_p: 1.0, top_k: 0, seed };
+    Request::new("bench", prompt, Weights::Base, sampling, tokens_max)
 }

@@ -170,20 +170,18 @@ fn count(items: usize) -> u32 {
     u32::try_from(items).unwrap_or(u32::MAX)
 }
 
+/// In whose name the server's own requests wait: no tenant's name has a space.
+const OWN_WORK: &str = "the server";
+
 /// Tries while serving traffic fills the queue; bounded in number.
 async fn admit(engine: &Engine, prompt: &Prompt, weights: &Weights) -> Result<mpsc::Receiver<Event>, ModelsError> {
     const ATTEMPTS_MAX: u32 = 600;
     const WAIT: std::time::Duration = std::time::Duration::from_millis(50);
     let other = |error: EngineError| ModelsError::Other(error.to_string());
     for _ in 0..ATTEMPTS_MAX {
-        let request = Request {
-            prompt: prompt.ids.clone(),
-            weights: weights.clone(),
-            sampling: prompt.sampling,
-            tokens_max: prompt.tokens_max,
-            stop: prompt.stop.clone(),
-            top_logprobs: 0,
-        };
+        let (ids, weights) = (prompt.ids.clone(), weights.clone());
+        let mut request = Request::new(OWN_WORK, ids, weights, prompt.sampling, prompt.tokens_max);
+        request.stop.clone_from(&prompt.stop);
         match engine.generate(request) {
             Err(EngineError::Overloaded { .. }) => tokio::time::sleep(WAIT).await,
             result => return result.map_err(other),

@@ -62,7 +62,9 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Function and binding of a call, and the digest of its other arguments.
-fn question(function: &str, binding: &str, arguments: &Value) -> ModelCall {
+fn question(function: &str, binding: &str, mut arguments: Value) -> ModelCall {
+    // Two orders of the same keys are the same question.
+    arguments.sort_all_objects();
     ModelCall {
         function: function.to_owned(),
         binding: binding.to_owned(),
@@ -142,11 +144,11 @@ impl std::fmt::Debug for Recording {
 
 impl Models for Recording {
     fn bindings(&mut self) -> Result<Vec<String>, ModelsError> {
-        self.asked(question("bindings", "", &Value::Null), |models| models.bindings(), Clone::clone)
+        self.asked(question("bindings", "", Value::Null), |models| models.bindings(), Clone::clone)
     }
 
     fn chat(&mut self, binding: &str, requests: Vec<ChatRequest>) -> Result<Vec<Vec<Completion>>, ModelsError> {
-        let call = question("chat", binding, &chat_arguments(&requests));
+        let call = question("chat", binding, chat_arguments(&requests));
         let keep = |answers: &Vec<Vec<Completion>>| -> Vec<Vec<Kept>> {
             answers.iter().map(|drawn| drawn.iter().map(kept).collect()).collect()
         };
@@ -154,20 +156,20 @@ impl Models for Recording {
     }
 
     fn score(&mut self, binding: &str, messages: &[Message], answer: &str) -> Result<Vec<f32>, ModelsError> {
-        let call = question("score", binding, &json!([messages, answer]));
+        let call = question("score", binding, json!([messages, answer]));
         self.asked(call, |models| models.score(binding, messages, answer), Clone::clone)
     }
 
     fn spent(&mut self) -> Result<Usage, ModelsError> {
-        self.asked(question("spent", "", &Value::Null), |models| models.spent(), kept_usage)
+        self.asked(question("spent", "", Value::Null), |models| models.spent(), kept_usage)
     }
 
     fn held_out_count(&mut self) -> Result<u32, ModelsError> {
-        self.asked(question("held-out-count", "", &Value::Null), |models| models.held_out_count(), Clone::clone)
+        self.asked(question("held-out-count", "", Value::Null), |models| models.held_out_count(), Clone::clone)
     }
 
     fn held_out_scores(&mut self, binding: &str, first: u32, count: u32) -> Result<Vec<f64>, ModelsError> {
-        let call = question("held-out-scores", binding, &json!([first, count]));
+        let call = question("held-out-scores", binding, json!([first, count]));
         self.asked(call, |models| models.held_out_scores(binding, first, count), Clone::clone)
     }
 }
@@ -240,29 +242,29 @@ fn key(call: &ModelCall) -> (&String, &String, &String) {
 
 impl Models for Playback {
     fn bindings(&mut self) -> Result<Vec<String>, ModelsError> {
-        self.answer(&question("bindings", "", &Value::Null))
+        self.answer(&question("bindings", "", Value::Null))
     }
 
     fn chat(&mut self, binding: &str, requests: Vec<ChatRequest>) -> Result<Vec<Vec<Completion>>, ModelsError> {
-        let answers: Vec<Vec<Kept>> = self.answer(&question("chat", binding, &chat_arguments(&requests)))?;
+        let answers: Vec<Vec<Kept>> = self.answer(&question("chat", binding, chat_arguments(&requests)))?;
         Ok(answers.into_iter().map(|drawn| drawn.into_iter().map(completion).collect()).collect())
     }
 
     fn score(&mut self, binding: &str, messages: &[Message], answer: &str) -> Result<Vec<f32>, ModelsError> {
-        self.answer(&question("score", binding, &json!([messages, answer])))
+        self.answer(&question("score", binding, json!([messages, answer])))
     }
 
     fn spent(&mut self) -> Result<Usage, ModelsError> {
-        let (calls, prompt_tokens, answer_tokens, cost_usd) = self.answer(&question("spent", "", &Value::Null))?;
+        let (calls, prompt_tokens, answer_tokens, cost_usd) = self.answer(&question("spent", "", Value::Null))?;
         Ok(Usage { calls, prompt_tokens, answer_tokens, cost_usd })
     }
 
     fn held_out_count(&mut self) -> Result<u32, ModelsError> {
-        self.answer(&question("held-out-count", "", &Value::Null))
+        self.answer(&question("held-out-count", "", Value::Null))
     }
 
     fn held_out_scores(&mut self, binding: &str, first: u32, count: u32) -> Result<Vec<f64>, ModelsError> {
-        let scores: Vec<f64> = self.answer(&question("held-out-scores", binding, &json!([first, count])))?;
+        let scores: Vec<f64> = self.answer(&question("held-out-scores", binding, json!([first, count])))?;
         let tasks = first..first.saturating_add(count);
         locked(&self.0).scores.entry(binding.to_owned()).or_default().extend(tasks.zip(scores.iter().copied()));
         Ok(scores)

@@ -4,7 +4,10 @@
 //!
 //! Legend: `r` rank, `i` input width and `o` output width of one linear layer.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use rand::{RngExt, SeedableRng, rngs::ChaCha12Rng};
+use reef_cpu::{Factors, Network};
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor, no_grad};
 
@@ -164,77 +167,30 @@ impl Lora {
     }
 }
 
-/// One fused delta: x ↦ (x · Aᵀ) · Bᵀ, the scale inside B.
-#[derive(Debug)]
-pub(crate) struct Fused {
-    /// `[n·r, i]`: the A of n linear layers that read the same input.
-    a: Frozen,
-    /// `[Σo, n·r]`: their B on the diagonal.
-    b: Frozen,
-}
-
-impl Fused {
-    fn new(pairs: &[&Pair], scale: f64) -> Result<Self, EngineError> {
-        let a: Vec<&Tensor> = pairs.iter().map(|pair| &pair.a).collect();
-        let b: Vec<&Tensor> = pairs.iter().map(|pair| &pair.b).collect();
-        let b = Tensor::f_block_diag(&b)?.f_mul_scalar(scale)?;
-        Ok(Self { a: Frozen::new(Tensor::f_cat(&a, 0)?)?, b: Frozen::new(b)? })
-    }
-
-    /// The delta of `x_ni`: `[n, Σo]`.
-    pub(crate) fn delta(&self, x_ni: &Tensor) -> Result<Tensor, EngineError> {
-        Ok(x_ni.f_mm(&self.a.f_tr()?)?.f_mm(&self.b.f_tr()?)?)
-    }
-
-    /// Adds the delta of `x_ni` to `y_no`, in place.
-    pub(crate) fn add_to(&self, y_no: &mut Tensor, x_ni: &Tensor) -> Result<(), EngineError> {
-        let _ = y_no.f_addmm_(&x_ni.f_mm(&self.a.f_tr()?)?, &self.b.f_tr()?)?;
-        Ok(())
-    }
-}
-
-/// The fused deltas of one block.
-#[derive(Debug)]
-pub(crate) struct FusedLayer {
-    pub(crate) qkv: Fused,
-    pub(crate) o: Fused,
-    pub(crate) gate_up: Fused,
-    pub(crate) down: Fused,
-}
-
 /// An adapter prepared for serving. Immutable: requests keep the one they came with.
 #[derive(Debug)]
 pub struct Adapter {
     rank: i64,
     alpha: f64,
     parameters: Vec<Frozen>,
-    layers: Vec<FusedLayer>,
+    served: reef_cpu::Adapter,
+    generation: u64,
 }
 
 impl Adapter {
-    /// Copies and fuses `lora`.
-    pub fn new(lora: &Lora) -> Result<Self, EngineError> {
-        let scale = lora.scale();
-        let fuse = |layer: &LayerLora| {
-            Ok::<_, EngineError>(FusedLayer {
-                qkv: Fused::new(&[&layer.q, &layer.k, &layer.v], scale)?,
-                o: Fused::new(&[&layer.o], scale)?,
-                gate_up: Fused::new(&[&layer.gate, &layer.up], scale)?,
-                down: Fused::new(&[&layer.down], scale)?,
-            })
-        };
-        no_grad(|| {
-            Ok(Self {
-                rank: lora.rank,
-                alpha: lora.alpha,
-                parameters: lora
-                    .parameters()
-                    .into_iter()
-                    .map(|tensor| Frozen::new(tensor.f_detach_copy()?))
-                    .collect::<Result<_, EngineError>>()?,
-                layers: lora.layers.iter().map(fuse).collect::<Result<_, _>>()?,
-            })
-        })
+    /// Copies `lora` and prepares it for `network`.
+    pub(crate) fn new(lora: &Lora, network: &Network) -> Result<Self, EngineError> {
+        // Names what the cache keeps: no two adapters of a process share one, also when the files are equal.
+        static GENERATION: AtomicU64 = AtomicU64::new(BASE_GENERATION + 1);
+        let layers: Vec<_> = lora.layers.iter().map(|layer| factors(layer, lora)).collect::<Result<_, _>>()?;
+        let served = reef_cpu::Adapter::new(network, &layers)
+            .ok_or_else(|| EngineError::Adapter("its matrices do not fit this model".to_owned()))?;
+        let parameters = no_grad(|| {
+            let copy = |tensor: &Tensor| Frozen::new(tensor.f_detach_copy()?);
+            lora.parameters().into_iter().map(copy).collect::<Result<_, EngineError>>()
+        })?;
+        let generation = GENERATION.fetch_add(1, Ordering::Relaxed);
+        Ok(Self { rank: lora.rank, alpha: lora.alpha, parameters, served, generation })
     }
 
     /// The trainable form: a deep copy.
@@ -247,8 +203,38 @@ impl Adapter {
         Lora::build(self.rank, self.alpha, model, |_, _, _| Ok(Pair { a: next()?, b: next()? }))
     }
 
-    /// The deltas of block `index`.
-    pub(crate) fn layer(&self, index: usize) -> Result<&FusedLayer, EngineError> {
-        self.layers.get(index).ok_or_else(|| EngineError::Adapter(format!("it has no layer {index}")))
+    /// The form that serves.
+    pub(crate) fn served(&self) -> &reef_cpu::Adapter {
+        &self.served
     }
+
+    /// Its number; never used twice.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
+    }
+}
+
+/// The number of the base model among generations.
+pub(crate) const BASE_GENERATION: u64 = 0;
+
+/// The factors of one block in plain memory, the scale inside of B. A projection whose B is zero has none.
+fn factors(layer: &LayerLora, lora: &Lora) -> Result<[Option<Factors>; PAIRS], EngineError> {
+    let rank = usize::try_from(lora.rank).unwrap_or(0);
+    let mut found: [Option<Factors>; PAIRS] = Default::default();
+    for (found, pair) in found.iter_mut().zip(layer.pairs()) {
+        let b = numbers(&pair.b)?;
+        if b.iter().any(|number| *number != 0.0) {
+            let scale = lora.scale() as f32;
+            let b = b.into_iter().map(|number| number * scale).collect();
+            *found = Some(Factors { rank, a: numbers(&pair.a)?, b });
+        }
+    }
+    Ok(found)
+}
+
+fn numbers(tensor: &Tensor) -> Result<Vec<f32>, EngineError> {
+    let tensor = tensor.f_detach()?.f_contiguous()?;
+    let mut values = vec![0f32; tensor.numel()];
+    tensor.f_copy_data(&mut values, tensor.numel())?;
+    Ok(values)
 }

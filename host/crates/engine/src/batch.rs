@@ -1,322 +1,252 @@
-//! The requests that hold a row, and what one step does to them.
-//! The scheduler's thread owns the only one. Row i of the cache belongs to request i: a request that ends gives
-//! its place to the last one. A step runs one token of every decoding request and some prompt tokens of the
-//! others in one forward, samples, and sends.
+//! The requests that run, oldest first, and what one step does to them.
+//! The scheduler's thread owns the only one. A step runs one token of every decoding request and some prompt tokens
+//! of the others in one forward, samples, and sends. Where pages run out the youngest request gives its own up and
+//! computes them again later: the oldest always gets on, and what each answers stays the same.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use tch::Tensor;
-use tokio::sync::mpsc::Sender;
+use reef_cpu::{Network, PAGE, Pages, Span, Workspace};
 
 use crate::engine::ServingLoad;
 use crate::error::EngineError;
-use crate::kv::KvCache;
-use crate::model::Model;
-use crate::plan::Segment;
-use crate::sampler::{Distributions, Drawn, Sampler};
-use crate::scheduler::{Event, Finish, FinishReason, Job, Token, Weights};
-use crate::text::TextStream;
+use crate::prefix::PrefixCache;
+use crate::running::{Outcome, Running};
+use crate::sampler::Weights;
+use crate::scheduler::{Event, Job};
 use crate::tokenizer::Tokenizer;
 
-/// Prompt tokens of one step: decoding requests wait no longer than this takes.
+/// Prompt tokens of a step in which nobody decodes.
 const PREFILL_TOKENS_MAX: usize = 512;
-/// Shortest common start of two prompts that is copied instead of computed.
-const PREFIX_MIN: usize = 8;
+/// Prompt tokens of a step beside decoding requests: their next token waits no longer than these take.
+const PREFILL_TOKENS_BESIDE: usize = 128;
 
-/// A request with a row.
-#[derive(Debug)]
-struct Running {
-    /// Prompt and sampled tokens.
-    tokens: Vec<u32>,
-    prompt: usize,
-    /// Tokens whose keys and values are in the cache.
-    cached: usize,
-    tokens_max: usize,
-    weights: Weights,
-    sampler: Sampler,
-    text: TextStream,
-    events: Sender<Event>,
-    parent: tracing::Span,
-    /// Open during prefill, then during decode.
-    phase: tracing::Span,
-}
-
-/// What happened to a request in a step.
-enum Outcome {
-    Goes,
-    Ends(Event),
-}
-
-/// All requests with a row.
-#[derive(Debug)]
-pub(crate) struct Batch {
-    model: Arc<Model>,
-    tokenizer: Arc<Tokenizer>,
-    load: Arc<ServingLoad>,
-    cache: KvCache,
-    running: Vec<Running>,
-}
-
-/// Tokens of one request in this step: row, and how many.
+/// Tokens of one request in this step: its place among the running, and how many.
 type Share = (usize, usize);
 
-impl Running {
-    fn new(job: Job) -> Self {
-        let Job { request, events, parent, waiting } = job;
-        drop(waiting);
-        Self {
-            prompt: request.prompt.len(),
-            cached: 0,
-            tokens_max: request.tokens_max as usize,
-            sampler: Sampler::new(request.sampling, request.top_logprobs),
-            text: TextStream::new(request.stop),
-            weights: request.weights,
-            events,
-            phase: tracing::debug_span!(parent: &parent, "engine.prefill", tokens = request.prompt.len()),
-            parent,
-            tokens: request.prompt,
-        }
-    }
-
-    /// Sends a sampled token; tells whether it was the last.
-    fn take(&mut self, drawn: Drawn, tokenizer: &Tokenizer) -> Outcome {
-        if self.tokens.len() == self.prompt {
-            self.phase = tracing::debug_span!(parent: &self.parent, "engine.decode");
-        }
-        self.tokens.push(drawn.id);
-        let ended = tokenizer.is_eos(drawn.id);
-        let shown = self.text.push(if ended { &[] } else { tokenizer.bytes(drawn.id) });
-        let token = Token { id: drawn.id, logprob: drawn.logprob, top: drawn.top, text: shown.text };
-        if self.events.try_send(Event::Token(token)).is_err() {
-            return self.end(FinishReason::Cancelled);
-        }
-        match shown.matched {
-            Some(stop) => Outcome::Ends(Event::Done(Finish {
-                reason: FinishReason::Stop { matched: Some(stop) },
-                text: String::new(),
-            })),
-            None if ended => self.end(FinishReason::Stop { matched: None }),
-            None if self.tokens.len() - self.prompt >= self.tokens_max => self.end(FinishReason::Length),
-            None => Outcome::Goes,
-        }
-    }
-
-    fn end(&mut self, reason: FinishReason) -> Outcome {
-        Outcome::Ends(Event::Done(Finish { reason, text: self.text.finish() }))
-    }
-
-    /// Does the cache hold all but the last token?
-    fn decodes(&self) -> bool {
-        self.cached + 1 == self.tokens.len()
-    }
-
-    /// Tokens that this prompt shares with the start of another request, without its own last one.
-    fn shared_with(&self, other: &Self) -> usize {
-        let own = self.tokens.get(..self.prompt.saturating_sub(1)).unwrap_or_default();
-        if self.weights.same(&other.weights) {
-            own.iter().zip(&other.tokens).take_while(|(a, b)| a == b).count()
-        } else {
-            0
-        }
-    }
+/// All requests that run.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    network: Arc<Network>,
+    tokenizer: Arc<Tokenizer>,
+    load: Arc<ServingLoad>,
+    work: Workspace,
+    pages: Pages,
+    prefixes: PrefixCache,
+    running: Vec<Running>,
+    /// Memory of the sampler.
+    weights: Weights,
+    logits: Vec<f32>,
 }
 
 impl Batch {
-    pub fn new(model: Arc<Model>, tokenizer: Arc<Tokenizer>, load: Arc<ServingLoad>) -> Result<Self, EngineError> {
-        let cache = KvCache::new(model.config())?;
-        Ok(Self { model, tokenizer, load, cache, running: Vec::new() })
+    pub fn new(
+        network: Arc<Network>,
+        tokenizer: Arc<Tokenizer>,
+        load: Arc<ServingLoad>,
+        work: Workspace,
+        pages: Pages,
+    ) -> Self {
+        let (prefixes, weights) = (PrefixCache::default(), Weights::default());
+        Self { network, tokenizer, load, work, pages, prefixes, running: Vec::new(), weights, logits: Vec::new() }
     }
 
     pub fn is_empty(&self) -> bool {
         self.running.is_empty()
     }
 
-    pub fn rows(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.running.len()
     }
 
-    /// Gives a request a row.
+    /// Are there pages for this prompt and its first token beside those of the running requests?
+    pub fn has_room(&self, prompt: usize) -> bool {
+        let wanted = (prompt + 1).div_ceil(PAGE);
+        self.running.is_empty() || wanted <= self.pages.free() || wanted <= self.pages.free() + self.prefixes.idle()
+    }
+
+    /// Lets a request run.
     pub fn admit(&mut self, job: Job) {
         self.load.prompt_tokens.fetch_add(job.request.prompt.len() as u64, Ordering::Relaxed);
-        self.running.push(Running::new(job));
+        self.running.push(Running::new(job, &mut self.prefixes));
         self.load.active.fetch_add(1, Ordering::Relaxed);
         self.load.queued.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// One forward for all requests, or what is left of them after cancellations.
     pub fn step(&mut self) {
-        for row in (0..self.running.len()).rev() {
-            if self.running.get(row).is_some_and(|running| running.events.is_closed()) {
-                self.remove(row, None);
+        for place in (0..self.running.len()).rev() {
+            if self.running[place].events.is_closed() {
+                self.remove(place, None);
             }
         }
-        if self.running.is_empty() {
+        let mut shares = self.shares();
+        if shares.is_empty() {
             return;
         }
-        let computed = self.shares().and_then(|shares| Ok((self.forward(&shares)?, shares)));
-        match computed {
-            Ok((logits_sv, shares)) => self.advance(&logits_sv, &shares),
-            Err(error) if self.running.len() == 1 => self.fail_all(&error.to_string()),
+        // Tokens of the same adapter stand together: their deltas are computed together.
+        shares.sort_by_key(|(place, _)| self.running[*place].weights.generation());
+        match self.forward(&shares) {
+            Ok(()) => self.advance(&shares),
+            Err(error) if shares.len() == 1 => self.remove(shares[0].0, Some(Event::Failed(error.to_string()))),
             Err(error) => {
                 tracing::warn!(%error, "a step over several requests failed; each runs alone once");
-                self.step_alone();
+                self.step_alone(&shares);
             }
         }
+        self.load.pages_used.store(self.pages.max() - self.pages.free(), Ordering::Relaxed);
+        self.load.pages_kept.store(self.prefixes.len(), Ordering::Relaxed);
     }
 
     /// Ends every request with a failure and forgets the cache.
     pub fn fail_all(&mut self, message: &str) {
-        while let Some(row) = self.running.len().checked_sub(1) {
-            self.remove(row, Some(Event::Failed(message.to_owned())));
+        for place in (0..self.running.len()).rev() {
+            self.remove(place, Some(Event::Failed(message.to_owned())));
         }
+        self.prefixes.clear();
     }
 
-    /// Which tokens run in this step: the last one of decoding requests, then prompts in order.
-    fn shares(&mut self) -> Result<Vec<Share>, EngineError> {
-        let mut shares: Vec<Share> =
-            self.running.iter().enumerate().filter(|(_, r)| r.decodes()).map(|(row, _)| (row, 1)).collect();
-        let rows = self.running.len();
-        self.cache.reserve(rows, self.running.iter().map(|r| r.tokens.len()).max().unwrap_or(0))?;
-        let mut budget = PREFILL_TOKENS_MAX;
-        for row in 0..rows {
-            if self.running.get(row).is_none_or(Running::decodes) || !self.reuse_prefix(row)? {
+    /// Which tokens run in this step: the last one of decoding requests, then prompts, oldest first.
+    fn shares(&mut self) -> Vec<Share> {
+        let mut shares = Vec::with_capacity(self.running.len());
+        let mut place = 0;
+        // Requests that give their pages up are the youngest, so what is listed already keeps its own.
+        while place < self.running.len() {
+            if self.running[place].decodes() && self.make_room(place, 1, true) {
+                shares.push((place, 1));
+            }
+            place += 1;
+        }
+        let mut budget = if shares.is_empty() { PREFILL_TOKENS_MAX } else { PREFILL_TOKENS_BESIDE };
+        for place in 0..self.running.len() {
+            if budget == 0 || self.running[place].decodes() {
                 continue;
             }
-            let left = self.running.get(row).map_or(0, |r| r.tokens.len() - r.cached);
-            let count = left.min(budget);
-            budget -= count;
-            if count > 0 {
-                shares.push((row, count));
+            self.running[place].reuse(&mut self.prefixes);
+            if self.waits_for_another(place) {
+                continue;
+            }
+            let count = self.running[place].left().min(budget);
+            // The oldest may take pages of younger ones, so that somebody always gets on.
+            if self.make_room(place, count, shares.is_empty()) {
+                shares.push((place, count));
+                budget -= count;
             }
         }
-        Ok(shares)
+        shares
     }
 
-    /// Copies the start that a request shares with another one. False: it pays to wait for the other's prefill.
-    fn reuse_prefix(&mut self, row: usize) -> Result<bool, EngineError> {
-        let Some(own) = self.running.get(row).filter(|own| own.cached == 0) else { return Ok(true) };
-        let others = self.running.iter().enumerate().filter(|(other, _)| *other != row);
-        let shared = others.map(|(other, running)| (own.shared_with(running), running.cached, other));
-        let earlier = |(shared, cached, other): &(usize, usize, usize)| {
-            *shared >= PREFIX_MIN && (*cached >= PREFIX_MIN || *other < row)
+    /// Does an older request compute a page that this one can have soon?
+    fn waits_for_another(&self, place: usize) -> bool {
+        let own = &self.running[place];
+        let useful = |other: &Running| {
+            let shared = own.shared_with(other).min(own.prompt - 1);
+            shared / PAGE > own.cached / PAGE && other.cached < shared && !other.decodes()
         };
-        let Some((shared, cached, other)) = shared.filter(earlier).max_by_key(|(shared, cached, _)| (*shared, *cached))
-        else {
-            return Ok(true);
-        };
-        if cached < shared && other < row {
-            return Ok(false);
-        }
-        let ready = shared.min(cached);
-        self.cache.copy_row(other, row, ready)?;
-        if let Some(own) = self.running.get_mut(row) {
-            own.cached = ready;
-        }
-        Ok(true)
+        self.running[..place].iter().any(useful)
     }
 
-    /// Runs the shares; logits `[shares, v]`.
-    fn forward(&mut self, shares: &[Share]) -> Result<Tensor, EngineError> {
-        let mut segments = Vec::with_capacity(shares.len());
-        for (row, count) in shares {
-            let running =
-                self.running.get(*row).ok_or_else(|| EngineError::Invalid(format!("no request has row {row}")))?;
-            let tokens = running.tokens.get(running.cached..running.cached + count).unwrap_or_default();
-            segments.push(Segment { row: *row, start: running.cached, tokens, adapter: running.weights.adapter() });
+    /// Takes pages for `count` more tokens of a request; where there are none, from the prefix cache and, if it
+    /// `may_preempt`, from requests younger than it.
+    fn make_room(&mut self, place: usize, count: usize, may_preempt: bool) -> bool {
+        let running = &self.running[place];
+        let wanted = (running.cached + count).div_ceil(PAGE).saturating_sub(running.pages.len());
+        while self.pages.free() < wanted {
+            self.prefixes.evict(wanted - self.pages.free());
+            if self.pages.free() >= wanted {
+                break;
+            }
+            let younger = (place + 1..self.running.len()).rev().find(|other| !self.running[*other].pages.is_empty());
+            match younger.filter(|_| may_preempt) {
+                Some(other) => self.running[other].release(&mut self.prefixes),
+                None => return false,
+            }
         }
-        let logits_sv = catch_unwind(AssertUnwindSafe(|| self.model.step(&segments, &mut self.cache)));
+        let pages = std::iter::from_fn(|| self.pages.take()).take(wanted);
+        self.running[place].pages.extend(pages);
+        true
+    }
+
+    /// Runs the shares; their logits are in `self.logits`, for those whose tokens are then all cached.
+    fn forward(&mut self, shares: &[Share]) -> Result<(), EngineError> {
+        let mut order: Vec<(usize, &mut Running)> = self.running.iter_mut().enumerate().collect();
+        order.retain(|(place, _)| shares.iter().any(|(shared, _)| shared == place));
+        order.sort_by_key(|(place, _)| shares.iter().position(|(shared, _)| shared == place));
+        let spans = order.iter_mut().zip(shares).map(|((_, running), (_, count))| {
+            let Running { tokens, cached, pages, weights, .. } = &mut **running;
+            Span {
+                tokens: &tokens[*cached..*cached + count],
+                start: *cached,
+                pages,
+                adapter: weights.adapter().map(|adapter| adapter.served()),
+                logits: *cached + count == tokens.len(),
+            }
+        });
+        let mut spans: Vec<Span<'_>> = spans.collect();
+        let (network, work, logits) = (&self.network, &mut self.work, &mut self.logits);
+        let computed = catch_unwind(AssertUnwindSafe(|| {
+            logits.clear();
+            network.step(work, &mut spans).map(|made| logits.extend_from_slice(made))
+        }));
         self.load.steps.fetch_add(1, Ordering::Relaxed);
-        logits_sv.unwrap_or_else(|_| Err(EngineError::Invalid("the model met an internal error".to_owned())))
+        match computed {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(EngineError::Invalid(error.to_string())),
+            Err(_) => Err(EngineError::Invalid("the model met an internal error".to_owned())),
+        }
     }
 
     /// Samples for every request whose tokens are now all cached, and removes those that end.
-    fn advance(&mut self, logits_sv: &Tensor, shares: &[Share]) {
-        let temperatures: Vec<f32> =
-            shares.iter().map(|(row, _)| self.running.get(*row).map_or(0.0, |r| r.sampler.temperature())).collect();
-        let distributions = match Distributions::new(logits_sv, &temperatures) {
-            Ok(distributions) => distributions,
-            Err(error) => return self.fail_all(&error.to_string()),
-        };
+    fn advance(&mut self, shares: &[Share]) {
+        let mut logits = std::mem::take(&mut self.logits);
+        let mut rows = logits.chunks_exact_mut(self.network.vocabulary());
         let mut ended = Vec::new();
-        for (index, (row, count)) in shares.iter().enumerate() {
-            let Some(running) = self.running.get_mut(*row) else { continue };
+        for (place, count) in shares {
+            let running = &mut self.running[*place];
             running.cached += count;
-            if running.cached < running.tokens.len() {
+            running.keep(&mut self.prefixes);
+            if running.left() > 0 {
                 continue;
             }
-            let outcome = match running.sampler.draw(&distributions, index) {
+            let Some(logits) = rows.next() else { continue };
+            let outcome = match running.sampler.draw(logits, &mut self.weights) {
                 Ok(drawn) => running.take(drawn, &self.tokenizer),
                 Err(error) => Outcome::Ends(Event::Failed(error.to_string())),
             };
             self.load.output_tokens.fetch_add(1, Ordering::Relaxed);
             if let Outcome::Ends(event) = outcome {
-                ended.push((*row, event));
+                ended.push((*place, event));
             }
         }
+        self.logits = logits;
         // From the back: a removal moves only requests behind it.
-        ended.sort_unstable_by_key(|(row, _)| std::cmp::Reverse(*row));
-        for (row, event) in ended {
-            self.remove(row, Some(event));
+        ended.sort_unstable_by_key(|(place, _)| std::cmp::Reverse(*place));
+        for (place, event) in ended {
+            self.remove(place, Some(event));
         }
     }
 
     /// After a failed step: each request alone, so that only the one at fault ends.
-    fn step_alone(&mut self) {
-        for row in (0..self.running.len()).rev() {
-            let Some(running) = self.running.get(row) else { continue };
-            let share = (row, (running.tokens.len() - running.cached).min(PREFILL_TOKENS_MAX));
+    fn step_alone(&mut self, shares: &[Share]) {
+        let mut shares = shares.to_vec();
+        shares.sort_unstable_by_key(|(place, _)| std::cmp::Reverse(*place));
+        for share in shares {
             match self.forward(&[share]) {
-                Ok(logits_sv) => self.advance(&logits_sv, &[share]),
-                Err(error) => self.remove(row, Some(Event::Failed(error.to_string()))),
+                Ok(()) => self.advance(&[share]),
+                Err(error) => self.remove(share.0, Some(Event::Failed(error.to_string()))),
             }
         }
     }
 
-    /// Frees a row: its request gets its last event, and the last request moves into its place.
-    fn remove(&mut self, row: usize, event: Option<Event>) {
-        if let Err(error) = self.vacate(row) {
-            tracing::warn!(%error, "a row of the cache could not be freed; all requests compute theirs again");
-            self.forget();
-        }
-        let ended = self.running.swap_remove(row);
+    /// Ends a request: it gets its last event and its pages are free, or stay in the prefix cache.
+    fn remove(&mut self, place: usize, event: Option<Event>) {
+        let mut ended = self.running.remove(place);
+        ended.release(&mut self.prefixes);
         self.load.active.fetch_sub(1, Ordering::Relaxed);
         if let Some(event) = event {
             // Full never happens, closed means that nobody waits.
             let _ = ended.events.try_send(event);
-        }
-        if self.running.is_empty() {
-            self.forget();
-        }
-    }
-
-    /// Moves the last request's row to `row` and zeroes what this leaves. The masked positions of a row are read
-    /// with weight 0, and 0 × NaN is NaN: what one request wrote must not stay for the next.
-    fn vacate(&mut self, row: usize) -> Result<(), EngineError> {
-        let last = self.running.len() - 1;
-        if last == 0 {
-            return Ok(());
-        }
-        let written = |row: usize| self.running.get(row).map_or((0, 0), |r| (r.cached, r.tokens.len()));
-        let ((_, ended), (cached, moved)) = (written(row), written(last));
-        self.cache.zero_row(row, ended)?;
-        if row == last {
-            return Ok(());
-        }
-        if cached > 0 {
-            self.cache.copy_row(last, row, cached)?;
-        }
-        self.cache.zero_row(last, moved)
-    }
-
-    /// Empties the cache; requests that go on compute their keys again.
-    fn forget(&mut self) {
-        for running in &mut self.running {
-            running.cached = 0;
-        }
-        if self.cache.clear().is_err() {
-            tracing::warn!("the memory of the cache could not be given back");
         }
     }
 }

@@ -1,17 +1,28 @@
-//! Chat templates: a conversation to token ids.
-//! The engine's handle calls it; the template is the model's own, run by minijinja. A message that spells a
-//! control token stays text: such spellings are broken by a marker character before rendering, and the marker
-//! is removed after the control tokens of the template have been found.
+//! Chat templates: a conversation, with tools, to token ids.
+//! The engine's handle calls it; the template is the model's own, run by minijinja. Text of a client that spells a
+//! control token stays text, in whatever place it stands: such spellings are broken by a marker character before
+//! rendering, and the marker is removed after the control tokens of the template have been found.
+
+mod python;
+#[cfg(test)]
+mod tests;
+mod turn;
+
+use std::borrow::Cow;
+use std::collections::HashSet;
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::{Environment, ErrorKind, Value, context};
+use minijinja::{Environment, Value, context};
 use reef_core::Message;
 use serde_json::Value as Json;
 
 use crate::checkpoint::{Checkpoint, Source, read_json, unsupported};
-use crate::control::Piece;
+use crate::control::{Control, Piece};
 use crate::error::EngineError;
 use crate::tokenizer::Tokenizer;
+use crate::tool_calls::CallFormat;
+
+pub use turn::{ChatCall, ChatTurn};
 
 /// Roles that a template may see; it may print them, so they are not free text.
 const ROLES: [&str; 4] = ["system", "user", "assistant", "tool"];
@@ -19,10 +30,25 @@ const ROLES: [&str; 4] = ["system", "user", "assistant", "tool"];
 pub const MESSAGES_MAX: usize = 4096;
 /// Name under which the template is kept.
 const NAME: &str = "chat";
+/// Characters that markers are taken from; a conversation that uses all of them is refused.
+const MARKERS: std::ops::RangeInclusive<char> = '\u{e000}'..='\u{f8ff}';
 
 /// A compiled template.
 #[derive(Debug)]
-pub(crate) struct ChatTemplate(Environment<'static>);
+pub(crate) struct ChatTemplate {
+    environment: Environment<'static>,
+    /// It renders tools itself; else they are put into the conversation as text.
+    knows_tools: bool,
+    call_format: CallFormat,
+    opens_reasoning: bool,
+}
+
+/// What of a tokenizer a template's text depends on.
+struct Spelling<'a> {
+    control: &'a Control,
+    bos: &'a str,
+    eos: &'a str,
+}
 
 impl ChatTemplate {
     /// From the file's metadata, from chat_template.jinja or from tokenizer_config.json.
@@ -44,52 +70,139 @@ impl ChatTemplate {
         let mut environment = Environment::new();
         // As Hugging Face sets Jinja up for chat templates.
         environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
-        environment.add_function("raise_exception", |message: String| {
-            Err::<Value, _>(minijinja::Error::new(ErrorKind::InvalidOperation, message))
+        python::install(&mut environment);
+        let (knows_tools, call_format) = (source.contains("tools"), CallFormat::of_template(&source));
+        environment.add_template_owned(NAME, without_marks(&source).into_owned())?;
+        let mut template = Self { environment, knows_tools, call_format, opens_reasoning: false };
+        // A template that refuses so short a conversation is taken to open nothing.
+        let control = Control::new(&std::collections::BTreeMap::new());
+        template.opens_reasoning = control.is_ok_and(|control| {
+            let turn = ChatTurn { role: "user".to_owned(), content: "?".to_owned(), ..ChatTurn::default() };
+            let text = template.text(&[turn], &[], &Spelling { control: &control, bos: "", eos: "" });
+            text.is_ok_and(|(text, _)| text.trim_end().ends_with("<think>"))
         });
-        environment.set_unknown_method_callback(|_, value, method, arguments| string_method(value, method, arguments));
-        environment.add_template_owned(NAME, source)?;
-        Ok(Self(environment))
+        Ok(template)
+    }
+
+    /// How the model is told to write calls, by its template or by us.
+    pub fn call_format(&self) -> CallFormat {
+        self.call_format
+    }
+
+    /// Does the prompt end inside of `<think>`, so that the answer begins with reasoning?
+    pub fn opens_reasoning(&self) -> bool {
+        self.opens_reasoning
     }
 
     /// Token ids of `messages` and of the start of the assistant's answer, fewer than `context`.
     pub fn render(&self, messages: &[Message], tokenizer: &Tokenizer, context: usize) -> Result<Vec<u32>, EngineError> {
-        check(messages)?;
-        let marker = free_marker(messages)
-            .ok_or_else(|| EngineError::Invalid("messages: they use every private-use character".to_owned()))?;
-        tokenise(&self.text(messages, tokenizer, marker)?, tokenizer, marker, context)
+        let turns: Vec<ChatTurn> = messages.iter().map(ChatTurn::from).collect();
+        self.render_turns(&turns, &[], tokenizer, context)
     }
 
-    /// What the template makes of `messages`, in which `marker` breaks the spellings of control tokens.
-    fn text(&self, messages: &[Message], tokenizer: &Tokenizer, marker: char) -> Result<String, EngineError> {
-        let guarded: Vec<Value> = messages
-            .iter()
-            .map(|message| context! { role => &message.role, content => tokenizer.control().guard(&message.content, marker) })
-            .collect();
-        let text = self.0.get_template(NAME).and_then(|template| {
+    /// Token ids of `turns`, of the `tools` (`{type: "function", function: {name, description, parameters}}`) and of
+    /// the start of the assistant's answer, fewer than `context`. Assistant's turns that say nothing are left out.
+    pub fn render_turns(
+        &self,
+        turns: &[ChatTurn],
+        tools: &[Json],
+        tokenizer: &Tokenizer,
+        context: usize,
+    ) -> Result<Vec<u32>, EngineError> {
+        let spelling = Spelling { control: tokenizer.control(), bos: &tokenizer.bos_text, eos: &tokenizer.eos_text };
+        let (text, marker) = self.text(turns, tools, &spelling)?;
+        tokenise(&text, tokenizer, marker, context)
+    }
+
+    /// What the template makes of a conversation, and the marker that breaks the spellings of control tokens in it.
+    fn text(&self, turns: &[ChatTurn], tools: &[Json], spelling: &Spelling) -> Result<(String, char), EngineError> {
+        let turns: Vec<ChatTurn> = turns.iter().filter(|turn| !turn.is_silent()).cloned().collect();
+        check(&turns)?;
+        let (turns, tools) =
+            if self.knows_tools { (turns, tools) } else { (turn::without_tools(&turns, tools), [].as_slice()) };
+        let turns: Vec<Json> = turns.iter().map(ChatTurn::to_json).collect();
+        let marker = free_marker(turns.iter().chain(tools))
+            .ok_or_else(|| EngineError::Invalid("messages: they use every private-use character".to_owned()))?;
+        let guard = |text: &str, key: bool| guarded(text, key, spelling.control, marker);
+        let messages: Value = turns.iter().map(|turn| message(turn, &guard)).collect();
+        // As Hugging Face passes them: none rather than undefined or empty.
+        let tools = match tools {
+            [] => Value::from(()),
+            tools => tools.iter().map(|tool| python::value_of(tool, &guard)).collect(),
+        };
+        let text = self.environment.get_template(NAME).and_then(|template| {
             template.render(context! {
-                messages => guarded,
+                messages,
+                // SmolLM3 has its own name for them.
+                xml_tools => tools.clone(),
+                tools,
                 add_generation_prompt => true,
-                bos_token => &tokenizer.bos_text,
-                eos_token => &tokenizer.eos_text,
+                bos_token => spelling.bos,
+                eos_token => spelling.eos,
             })
         });
-        text.map_err(|e| {
+        let text = text.map_err(|e| {
             EngineError::Invalid(format!(
                 "messages: the model's chat template refuses them: {}",
                 e.detail().unwrap_or("it failed")
             ))
-        })
+        })?;
+        Ok((text, marker))
     }
 }
 
-/// Are they few enough, and of roles that a template may print?
-fn check(messages: &[Message]) -> Result<(), EngineError> {
-    if messages.is_empty() || messages.len() > MESSAGES_MAX {
-        return Err(EngineError::Invalid(format!("messages: {} messages; give 1 to {MESSAGES_MAX}", messages.len())));
+/// A turn as the template reads it. Its role is one of ours and is compared, so it stays as it is.
+fn message(turn: &Json, guard: &dyn Fn(&str, bool) -> String) -> Value {
+    let members = turn.as_object().into_iter().flatten().map(|(key, value)| {
+        let value = match value {
+            Json::String(role) if key == "role" => role.as_str().into(),
+            value => python::value_of(value, guard),
+        };
+        (key.as_str(), value)
+    });
+    Value::from_pairs(members)
+}
+
+/// Text without spellings of control tokens. Keys that are plain words are not marked for what they might become
+/// together with text around: templates look them up.
+fn guarded(text: &str, key: bool, control: &Control, marker: char) -> String {
+    let word = || text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+    if key && word() && control.split(text).iter().all(|piece| matches!(piece, Piece::Text(_))) {
+        return text.to_owned();
     }
-    if let Some(message) = messages.iter().find(|message| !ROLES.contains(&message.role.as_str())) {
-        let role: String = message.role.chars().take(32).flat_map(char::escape_default).collect();
+    control.guard(text, marker)
+}
+
+/// Hugging Face marks the assistant's text for training by `{% generation %}`, which changes nothing in it.
+fn without_marks(source: &str) -> Cow<'_, str> {
+    if !source.contains("generation") {
+        return Cow::Borrowed(source);
+    }
+    let mut rest = source;
+    let mut text = String::with_capacity(source.len());
+    while let Some((before, (inside, after))) =
+        rest.split_once("{%").and_then(|(before, tag)| Some((before, tag.split_once("%}")?)))
+    {
+        let word = inside.trim_matches(|c: char| c.is_whitespace() || c == '-' || c == '+');
+        let inside = match word {
+            "generation" => inside.replace(word, "if true"),
+            "endgeneration" => inside.replace(word, "endif"),
+            _ => inside.to_owned(),
+        };
+        text.extend([before, "{%", &inside, "%}"]);
+        rest = after;
+    }
+    text.push_str(rest);
+    Cow::Owned(text)
+}
+
+/// Are they few enough, and of roles that a template may print?
+fn check(turns: &[ChatTurn]) -> Result<(), EngineError> {
+    if turns.is_empty() || turns.len() > MESSAGES_MAX {
+        return Err(EngineError::Invalid(format!("messages: {} messages; give 1 to {MESSAGES_MAX}", turns.len())));
+    }
+    if let Some(turn) = turns.iter().find(|turn| !ROLES.contains(&turn.role.as_str())) {
+        let role: String = turn.role.chars().take(32).flat_map(char::escape_default).collect();
         return Err(EngineError::Invalid(format!(
             "messages: role '{role}' is unknown; roles are {}",
             ROLES.join(", ")
@@ -121,45 +234,22 @@ fn tokenise(text: &str, tokenizer: &Tokenizer, marker: char, context: usize) -> 
     Ok(ids)
 }
 
-/// The string methods of Python that templates use.
-fn string_method(value: &Value, method: &str, arguments: &[Value]) -> Result<Value, minijinja::Error> {
-    let unknown = || minijinja::Error::from(ErrorKind::UnknownMethod);
-    let text = value.as_str().ok_or_else(unknown)?;
-    let argument = arguments.first().and_then(Value::as_str);
-    Ok(match (method, argument) {
-        ("strip", None) => text.trim().into(),
-        ("lstrip", None) => text.trim_start().into(),
-        ("rstrip", None) => text.trim_end().into(),
-        ("strip", Some(set)) => text.trim_matches(|c| set.contains(c)).into(),
-        ("lstrip", Some(set)) => text.trim_start_matches(|c| set.contains(c)).into(),
-        ("rstrip", Some(set)) => text.trim_end_matches(|c| set.contains(c)).into(),
-        ("startswith", Some(part)) => text.starts_with(part).into(),
-        ("endswith", Some(part)) => text.ends_with(part).into(),
-        ("split", Some(by)) if !by.is_empty() => text.split(by).map(Value::from).collect(),
-        ("upper", None) => text.to_uppercase().into(),
-        ("lower", None) => text.to_lowercase().into(),
-        _ => return Err(unknown()),
-    })
+/// A private-use character that no text of the conversation contains.
+fn free_marker<'a>(texts: impl Iterator<Item = &'a Json>) -> Option<char> {
+    let mut used = HashSet::new();
+    texts.for_each(|text| collect_marks(text, &mut used));
+    MARKERS.into_iter().find(|c| !used.contains(c))
 }
 
-/// A private-use character that no message contains.
-fn free_marker(messages: &[Message]) -> Option<char> {
-    let used: std::collections::HashSet<char> = messages
-        .iter()
-        .flat_map(|message| message.content.chars())
-        .filter(|c| ('\u{e000}'..='\u{f8ff}').contains(c))
-        .collect();
-    ('\u{e000}'..='\u{f8ff}').find(|c| !used.contains(c))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_template_refuses_in_its_own_words() {
-        let template = ChatTemplate::compile("{{ raise_exception('only pairs') }}".to_owned()).expect("compiles");
-        let refusal = template.0.get_template(NAME).and_then(|t| t.render(context! {})).expect_err("refused");
-        assert_eq!(refusal.detail(), Some("only pairs"));
+fn collect_marks(json: &Json, used: &mut HashSet<char>) {
+    let mut collect = |text: &str| used.extend(text.chars().filter(|c| MARKERS.contains(c)));
+    match json {
+        Json::String(text) => collect(text),
+        Json::Array(list) => list.iter().for_each(|value| collect_marks(value, used)),
+        Json::Object(map) => map.iter().for_each(|(key, value)| {
+            used.extend(key.chars().filter(|c| MARKERS.contains(c)));
+            collect_marks(value, used);
+        }),
+        _ => {}
     }
 }

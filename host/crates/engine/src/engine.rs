@@ -3,21 +3,26 @@
 //! text goes through the tokenizer on the caller's thread. It keeps no request state of its own.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, OnceLock};
 
 use reef_core::Message;
+use reef_cpu::Network;
+use serde_json::Value as Json;
 use tch::Tensor;
 use tokio::sync::mpsc::Receiver;
 
 use crate::adapter::{Adapter, Lora, LoraConfig};
-use crate::chat::ChatTemplate;
+use crate::chat::{ChatTemplate, ChatTurn};
 use crate::checkpoint::Checkpoint;
 use crate::error::EngineError;
-use crate::model::Model;
+use crate::guide::{Constraint, Guide, Vocabulary};
+use crate::model::{Model, ModelConfig};
+use crate::network::{self, ServedWeights};
+use crate::queue::Queue;
 use crate::scheduler::{self, Event, Job, Request};
 use crate::tokenizer::Tokenizer;
+use crate::tool_calls::AnswerParser;
 
 /// Rows of a decode step that are accepted as `batch_max`.
 const BATCH_MAX: usize = 256;
@@ -33,8 +38,12 @@ pub struct EngineConfig {
     pub batch_max: usize,
     /// Tokens of prompt and answer together; the model may allow less.
     pub context_max: usize,
-    /// Requests that wait.
+    /// Requests of one tenant that wait.
     pub queue_max: usize,
+    /// What the served copy of the base model is stored in.
+    pub weights: ServedWeights,
+    /// Bytes of keys and values; one full context always has room.
+    pub cache_bytes_max: usize,
     /// How fresh adapters are made.
     pub lora: LoraConfig,
 }
@@ -56,7 +65,7 @@ pub struct ModelInfo {
     pub parameters: u64,
 }
 
-/// What serving has done and is doing. The last three are totals since the start.
+/// What serving has done and is doing. Tokens and steps are totals since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct EngineStats {
     /// Requests that hold a row.
@@ -69,6 +78,13 @@ pub struct EngineStats {
     pub output_tokens: u64,
     /// Forward passes.
     pub steps: u64,
+    /// Pages of the cache of keys and values (16 tokens each): all, those in use, and of these those that are kept
+    /// for prompts with the same beginning.
+    pub pages_max: usize,
+    /// See `pages_max`.
+    pub pages_used: usize,
+    /// See `pages_max`.
+    pub pages_kept: usize,
 }
 
 /// Live counters of serving; the trainer looks here before each micro-batch.
@@ -79,6 +95,9 @@ pub struct ServingLoad {
     pub(crate) prompt_tokens: AtomicU64,
     pub(crate) output_tokens: AtomicU64,
     pub(crate) steps: AtomicU64,
+    pub(crate) pages_max: AtomicUsize,
+    pub(crate) pages_used: AtomicUsize,
+    pub(crate) pages_kept: AtomicUsize,
 }
 
 impl ServingLoad {
@@ -96,11 +115,22 @@ pub struct Engine(Arc<Inner>);
 struct Inner {
     info: ModelInfo,
     config: EngineConfig,
-    model: Arc<Model>,
+    checkpoint: Checkpoint,
+    shape: ModelConfig,
+    network: Arc<Network>,
+    /// The f32 weights, read when something trains first.
+    model: OnceLock<Arc<Model>>,
     tokenizer: Arc<Tokenizer>,
+    vocabulary: OnceLock<Vocabulary>,
     template: ChatTemplate,
     load: Arc<ServingLoad>,
-    queue: SyncSender<Job>,
+    queue: Arc<Queue>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.queue.close();
+    }
 }
 
 impl Engine {
@@ -118,25 +148,32 @@ impl Engine {
         }
         let checkpoint = Checkpoint::open(&config.model)?;
         let (tokenizer, template) = (Arc::new(Tokenizer::load(&checkpoint)?), ChatTemplate::load(&checkpoint)?);
-        let model = Arc::new(Model::load(&checkpoint, config.context_max.max(2))?);
+        let mut shape = checkpoint.config().clone();
+        shape.context_length = shape.context_length.min(config.context_max.max(2));
+        let network = Arc::new(network::load(&checkpoint, &shape, config.weights)?);
         let info = ModelInfo {
             name: served_name(&config.model),
-            architecture: "llama".to_owned(),
+            architecture: shape.architecture.name().to_owned(),
             sha256: checkpoint.sha256(),
-            context_length: model.config().context_length,
-            vocabulary: usize::try_from(model.config().vocabulary).unwrap_or(0),
-            parameters: model.parameters(),
+            context_length: shape.context_length,
+            vocabulary: usize::try_from(shape.vocabulary).unwrap_or(0),
+            parameters: shape.parameters(),
         };
         let load = Arc::new(ServingLoad::default());
-        let queue = scheduler::start(&config, &model, &tokenizer, &load)?;
+        let queue = scheduler::start(&config, &network, &tokenizer, &load)?;
         tracing::info!(
             model.name = info.name,
+            model.architecture = info.architecture,
             model.parameters = info.parameters,
             model.sha256 = info.sha256,
+            model.served_bytes = network.bytes(),
             engine.threads = config.threads,
             "model loaded"
         );
-        Ok(Self(Arc::new(Inner { info, config, model, tokenizer, template, load, queue })))
+        let (model, vocabulary) = (OnceLock::new(), OnceLock::new());
+        let inner =
+            Inner { info, config, checkpoint, shape, network, model, tokenizer, vocabulary, template, load, queue };
+        Ok(Self(Arc::new(inner)))
     }
 
     /// What was loaded.
@@ -160,6 +197,30 @@ impl Engine {
     /// tokens leave no room for an answer, early if the text is far too long.
     pub fn render_chat(&self, messages: &[Message]) -> Result<Vec<u32>, EngineError> {
         self.0.template.render(messages, &self.0.tokenizer, self.0.info.context_length)
+    }
+
+    /// The same for turns that call tools and answer them; `tools` as `{type: "function", function: {name,
+    /// description, parameters}}`. A template that knows no tools gets them as text.
+    pub fn render_turns(&self, turns: &[ChatTurn], tools: &[Json]) -> Result<Vec<u32>, EngineError> {
+        self.0.template.render_turns(turns, tools, &self.0.tokenizer, self.0.info.context_length)
+    }
+
+    /// Takes answers apart into text, reasoning and calls, as this model writes them; calls only where there are
+    /// `tools`.
+    pub fn answer_parser(&self, tools: bool) -> AnswerParser {
+        AnswerParser::new(self.0.template.call_format(), tools, self.0.template.opens_reasoning())
+    }
+
+    /// Compiles what an answer must match. Blocks for milliseconds, the first time for a quarter of a second.
+    pub fn guide(&self, constraint: &Constraint) -> Result<Guide, EngineError> {
+        let vocabulary = match self.0.vocabulary.get() {
+            Some(vocabulary) => vocabulary,
+            None => {
+                let made = Vocabulary::new(&self.0.tokenizer, self.0.info.vocabulary)?;
+                self.0.vocabulary.get_or_init(|| made)
+            }
+        };
+        Guide::new(vocabulary, constraint)
     }
 
     /// Token ids of plain text, without control tokens.
@@ -193,8 +254,9 @@ impl Engine {
         scheduler::check_prompt(prompt, &self.0.info)?;
         let ids: Vec<i64> = prompt.iter().map(|id| i64::from(*id)).collect();
         tch::no_grad(|| {
-            let hidden_btd = self.0.model.hidden_train(&Tensor::f_from_slice(&ids)?.f_unsqueeze(0)?, None)?;
-            let logits_v = self.0.model.logits(&hidden_btd.f_select(1, -1)?)?;
+            let model = self.model()?;
+            let hidden_btd = model.hidden_train(&Tensor::f_from_slice(&ids)?.f_unsqueeze(0)?, None)?;
+            let logits_v = model.logits(&hidden_btd.f_select(1, -1)?)?;
             let mut values = vec![0f32; logits_v.numel()];
             logits_v.f_copy_data(&mut values, logits_v.numel())?;
             Ok(values)
@@ -203,7 +265,18 @@ impl Engine {
 
     /// An adapter from its files in PEFT format (`adapter_config.json`, `adapter_model.safetensors`).
     pub fn adapter_from_files(&self, files: &[(String, Vec<u8>)]) -> Result<Arc<Adapter>, EngineError> {
-        Ok(Arc::new(Adapter::new(&Lora::from_files(self.0.model.config(), files)?)?))
+        self.adapter(&Lora::from_files(&self.0.shape, files)?)
+    }
+
+    /// An adapter that requests can carry: a copy of `lora`.
+    pub fn adapter(&self, lora: &Lora) -> Result<Arc<Adapter>, EngineError> {
+        Ok(Arc::new(Adapter::new(lora, &self.0.network)?))
+    }
+
+    /// The network that serves.
+    #[cfg(test)]
+    pub(crate) fn network(&self) -> &Network {
+        &self.0.network
     }
 
     /// What serving does now and has done.
@@ -215,12 +288,24 @@ impl Engine {
             prompt_tokens: load.prompt_tokens.load(Ordering::Relaxed),
             output_tokens: load.output_tokens.load(Ordering::Relaxed),
             steps: load.steps.load(Ordering::Relaxed),
+            pages_max: load.pages_max.load(Ordering::Relaxed),
+            pages_used: load.pages_used.load(Ordering::Relaxed),
+            pages_kept: load.pages_kept.load(Ordering::Relaxed),
         }
     }
 
-    /// The frozen base model, shared.
-    pub fn model(&self) -> Arc<Model> {
-        Arc::clone(&self.0.model)
+    /// The shape of the model.
+    pub fn shape(&self) -> &ModelConfig {
+        &self.0.shape
+    }
+
+    /// The base model as f32, for training: read when it is first asked for, then shared.
+    pub fn model(&self) -> Result<Arc<Model>, EngineError> {
+        if let Some(model) = self.0.model.get() {
+            return Ok(Arc::clone(model));
+        }
+        let read = Arc::new(Model::load(&self.0.checkpoint, self.0.shape.clone())?);
+        Ok(Arc::clone(self.0.model.get_or_init(|| read)))
     }
 
     /// Live counters of serving, shared.

@@ -1,10 +1,11 @@
-//! The embedded engine: a Llama-family model on libtorch that serves many requests at once and trains LoRA
-//! adapters over the same frozen weights.
-//! The binary's handlers call `Engine`, its training job calls `train`; both share one `Model`. Nothing here
+//! The embedded engine: a model that serves many requests at once (`reef_cpu`) and trains LoRA adapters over the
+//! same frozen weights (libtorch).
+//! The binary's handlers call `Engine`, its training job calls `train`; both read one checkpoint. Nothing here
 //! knows HTTP, records, releases or recipes.
 #![deny(missing_docs)]
 
 mod adapter;
+mod architecture;
 mod batch;
 mod chat;
 mod checkpoint;
@@ -13,23 +14,31 @@ mod engine;
 mod error;
 mod frozen;
 mod gguf;
-mod kv;
+mod guide;
 mod model;
+mod network;
 mod peft;
-mod plan;
+mod prefix;
 mod quant;
+mod queue;
+mod running;
 mod sampler;
 mod scheduler;
 #[cfg(test)]
 mod tests;
 mod text;
 mod tokenizer;
+mod tool_calls;
 pub mod train;
 
 pub use adapter::{Adapter, LayerLora, Lora, LoraConfig, Pair};
-pub use chat::MESSAGES_MAX;
+pub use chat::{ChatCall, ChatTurn, MESSAGES_MAX};
 pub use engine::{Engine, EngineConfig, EngineStats, ModelInfo, ServingLoad};
 pub use error::EngineError;
 pub use frozen::Frozen;
-pub use model::{Model, ModelConfig};
+pub use guide::{Constraint, Guide};
+pub use model::{Architecture, Model, ModelConfig};
+pub use network::ServedWeights;
+pub use sampler::Adjustments;
 pub use scheduler::{Event, Finish, FinishReason, Request, Token, Weights};
+pub use tool_calls::{AnswerParser, AnswerPiece, CallFormat};

@@ -1,24 +1,51 @@
-//! The Llama architecture on libtorch, f32, in reading order: shape, weights, training forward, serving forward.
-//! The scheduler calls `step` for several requests at once, the trainer calls `hidden_train`; both read the
-//! same frozen weights. q and k are in the layout of Hugging Face (rotation by halves), whatever the file has.
+//! The network on libtorch, f32, differentiable, in reading order: shape, weights, forward.
+//! The trainer calls `hidden_train`; `reef_cpu` serves the same weights in its own forms, and tests compare the
+//! two. q and k are in the layout of Hugging Face (rotation by halves), whatever the file has.
 //!
 //! Legend: `b` rows, `t` positions, `n` tokens of a step over all requests, `d` model width, `h` query heads,
 //! `g` key-value heads, `q` query heads per key-value head, `c` width of one head, `l` cached positions, `v` vocabulary.
 
 use tch::{Device, Kind, Tensor};
 
-use crate::adapter::{Fused, FusedLayer, LayerLora, Lora, Pair};
+use crate::adapter::{LayerLora, Lora, Pair};
 use crate::checkpoint::Checkpoint;
 use crate::error::EngineError;
 use crate::frozen::Frozen;
-use crate::kv::KvCache;
-use crate::plan::{Plan, Segment};
+
+/// A family of networks; they differ in biases and norms only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Architecture {
+    /// Llama, SmolLM2: neither.
+    Llama,
+    /// Qwen2: q, k and v have biases.
+    Qwen2,
+    /// Qwen3: each head of q and k is normed.
+    Qwen3,
+}
+
+impl Architecture {
+    /// By the name that model files use.
+    pub fn parse(name: &str) -> Option<Self> {
+        [Self::Llama, Self::Qwen2, Self::Qwen3].into_iter().find(|known| known.name() == name)
+    }
+
+    /// The name that model files use.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Llama => "llama",
+            Self::Qwen2 => "qwen2",
+            Self::Qwen3 => "qwen3",
+        }
+    }
+}
 
 /// Numbers that define the network.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelConfig {
     /// Name of the model, for people.
     pub name: String,
+    /// Family.
+    pub architecture: Architecture,
     /// Tokens of the vocabulary.
     pub vocabulary: i64,
     /// Model width.
@@ -37,6 +64,8 @@ pub struct ModelConfig {
     pub context_length: usize,
     /// Base of the rotary frequencies.
     pub rope_base: f64,
+    /// Divisors of the frequencies, one per pair of a head; empty: all 1.
+    pub rope_factors: Vec<f64>,
     /// Epsilon of the norms.
     pub norm_eps: f64,
     /// The output projection is the embedding.
@@ -51,9 +80,25 @@ impl ModelConfig {
         [[width, queries], [width, keys], [width, keys], [queries, width], [width, ffn], [width, ffn], [ffn, width]]
     }
 
-    /// Width of one position of keys (or of values).
-    pub(crate) fn kv_width(&self) -> i64 {
-        self.heads_kv * self.head_width
+    /// Parameters, tied ones once.
+    pub fn parameters(&self) -> u64 {
+        let linear: i64 = self.linear_shapes().iter().map(|[input, output]| input * output).sum();
+        let [[_, queries], [_, keys], ..] = self.linear_shapes();
+        let extra = match self.architecture {
+            Architecture::Llama => 0,
+            Architecture::Qwen2 => queries + 2 * keys,
+            Architecture::Qwen3 => 2 * self.head_width,
+        };
+        let block = linear + 2 * self.hidden_size + extra;
+        let tables = if self.tied { 1 } else { 2 };
+        (self.vocabulary * self.hidden_size * tables + block * self.layers as i64 + self.hidden_size).unsigned_abs()
+    }
+
+    /// Radians per position of each pair of a head.
+    pub fn rotations(&self) -> Vec<f64> {
+        let factor = |pair: usize| self.rope_factors.get(pair).copied().unwrap_or(1.0);
+        let half = self.head_width.unsigned_abs() as usize / 2;
+        (0..half).map(|pair| self.rope_base.powf(-(pair as f64) / half as f64) / factor(pair)).collect()
     }
 }
 
@@ -63,6 +108,10 @@ struct Layer {
     attention_norm: Frozen,
     /// `[(h + 2g)·c, d]`: q, then k, then v.
     qkv: Frozen,
+    /// `[(h + 2g)·c]` (Qwen2).
+    qkv_bias: Option<Frozen>,
+    /// `[c]` each: norms of the heads of q and of k (Qwen3).
+    head_norms: Option<[Frozen; 2]>,
     /// `[d, h·c]`.
     o: Frozen,
     ffn_norm: Frozen,
@@ -89,10 +138,8 @@ pub struct Model {
 }
 
 impl Model {
-    /// Reads and fuses the weights; positions from `context_max` on are cut off.
-    pub(crate) fn load(checkpoint: &Checkpoint, context_max: usize) -> Result<Self, EngineError> {
-        let mut config = checkpoint.config().clone();
-        config.context_length = config.context_length.min(context_max);
+    /// Reads and fuses the weights; `config` is the checkpoint's, perhaps with fewer positions.
+    pub(crate) fn load(checkpoint: &Checkpoint, config: ModelConfig) -> Result<Self, EngineError> {
         let layers =
             (0..config.layers).map(|index| Layer::load(checkpoint, &config, index)).collect::<Result<_, _>>()?;
         let table = [config.vocabulary, config.hidden_size];
@@ -124,6 +171,8 @@ impl Model {
         let mut layer = |_| Layer {
             attention_norm: ones(),
             qkv: draw(&[queries + 2 * keys, d]),
+            qkv_bias: None,
+            head_norms: None,
             o: draw(&[d, queries]),
             ffn_norm: ones(),
             gate_up: draw(&[2 * ffn, d]),
@@ -145,17 +194,6 @@ impl Model {
     /// The shape.
     pub fn config(&self) -> &ModelConfig {
         &self.config
-    }
-
-    /// Parameters, tied ones once.
-    pub fn parameters(&self) -> u64 {
-        let linear: i64 = self.config.linear_shapes().iter().map(|[input, output]| input * output).sum();
-        let block = linear + 2 * self.config.hidden_size;
-        let tables = if self.config.tied { 1 } else { 2 };
-        (self.config.vocabulary * self.config.hidden_size * tables
-            + block * self.config.layers as i64
-            + self.config.hidden_size)
-            .unsigned_abs()
     }
 
     /// Hidden states after the final norm, `[b, t, d]`, of right-padded `tokens_bt` (int64). Causal, without a
@@ -191,25 +229,6 @@ impl Model {
     pub fn logits(&self, hidden: &Tensor) -> Result<Tensor, EngineError> {
         linear(hidden, self.head.as_deref().unwrap_or(&self.embedding))
     }
-
-    /// Runs the new tokens of several requests in one forward, writes their keys and values into `cache`, and
-    /// returns the logits `[segments, v]` after the last token of each segment.
-    ///
-    /// The cache must have room (`KvCache::reserve`). One-token segments that come first, on rows 0, 1, 2, …,
-    /// share one attention call; the others get one each.
-    pub(crate) fn step(&self, segments: &[Segment<'_>], cache: &mut KvCache) -> Result<Tensor, EngineError> {
-        let plan = Plan::new(&self.config, segments, cache)?;
-        let rope = Rope {
-            cos: self.rope_cos.f_index_select(0, &plan.positions)?.f_unsqueeze(1)?,
-            sin: self.rope_sin.f_index_select(0, &plan.positions)?.f_unsqueeze(1)?,
-        };
-        let mut x_nd = Tensor::f_embedding(&self.embedding, &plan.tokens, -1, false, false)?;
-        for (index, layer) in self.layers.iter().enumerate() {
-            let (keys, values) = cache.layer(index)?;
-            x_nd = layer.step(&Step { config: &self.config, plan: &plan, rope: &rope, index }, x_nd, keys, values)?;
-        }
-        self.logits(&rms_norm(&plan.last_of_each(x_nd)?, &self.norm, self.config.norm_eps)?)
-    }
 }
 
 /// Rotation factors of some positions, `[positions, 1, c]`: broadcast over heads.
@@ -229,10 +248,8 @@ impl Rope {
 
 /// (cos, signed sin), each `[context_length, c]`; angles in f64.
 fn rope_tables(config: &ModelConfig) -> Result<(Tensor, Tensor), EngineError> {
-    let (width, half) = (config.head_width, config.head_width / 2);
     let positions = Tensor::f_arange(config.context_length as i64, (Kind::Double, Device::Cpu))?;
-    let exponents: Vec<f64> = (0..half).map(|i| config.rope_base.powf(-2.0 * i as f64 / width as f64)).collect();
-    let angles = positions.f_outer(&Tensor::f_from_slice(&exponents)?)?;
+    let angles = positions.f_outer(&Tensor::f_from_slice(&config.rotations())?)?;
     let (cos, sin) = (angles.f_cos()?.f_to_kind(Kind::Float)?, angles.f_sin()?.f_to_kind(Kind::Float)?);
     Ok((Tensor::f_cat(&[&cos, &cos], 1)?, Tensor::f_cat(&[&sin.f_neg()?, &sin], 1)?))
 }
@@ -278,7 +295,23 @@ impl Layer {
             checkpoint.tensor(&format!("model.layers.{index}.{name}.weight"), &[output, input])
         };
         let fused = |parts: &[Tensor]| Frozen::new(Tensor::f_cat(parts, 0)?);
+        let bias = |name: &str, [_, output]: [i64; 2]| {
+            checkpoint.tensor(&format!("model.layers.{index}.self_attn.{name}.bias"), &[output])
+        };
+        let head_norm = |name: &str| {
+            let name = format!("model.layers.{index}.self_attn.{name}.weight");
+            Frozen::new(checkpoint.tensor(&name, &[config.head_width])?)
+        };
+        let architecture = config.architecture;
         Ok(Self {
+            qkv_bias: match architecture {
+                Architecture::Qwen2 => Some(fused(&[bias("q_proj", q)?, bias("k_proj", k)?, bias("v_proj", v)?])?),
+                Architecture::Llama | Architecture::Qwen3 => None,
+            },
+            head_norms: match architecture {
+                Architecture::Qwen3 => Some([head_norm("q_norm")?, head_norm("k_norm")?]),
+                Architecture::Llama | Architecture::Qwen2 => None,
+            },
             attention_norm: norm("input_layernorm")?,
             qkv: fused(&[
                 linear("self_attn.q_proj", q)?,
@@ -309,8 +342,16 @@ impl Layer {
             }
         };
         let normed_btd = rms_norm(x_btd, &self.attention_norm, config.norm_eps)?;
-        let qkv = adapted(&normed_btd, &self.qkv, &|l| vec![&l.q, &l.k, &l.v])?;
-        let qk = rope.rotate(&qkv.f_narrow(-1, 0, (h + g) * c)?.f_view([b, t, h + g, c])?, c)?;
+        let mut qkv = adapted(&normed_btd, &self.qkv, &|l| vec![&l.q, &l.k, &l.v])?;
+        if let Some(bias) = &self.qkv_bias {
+            qkv = qkv.f_add(bias)?;
+        }
+        let mut qk = qkv.f_narrow(-1, 0, (h + g) * c)?.f_view([b, t, h + g, c])?;
+        if let Some([query, key]) = &self.head_norms {
+            let queries = rms_norm(&qk.f_narrow(2, 0, h)?, query, config.norm_eps)?;
+            qk = Tensor::f_cat(&[queries, rms_norm(&qk.f_narrow(2, h, g)?, key, config.norm_eps)?], 2)?;
+        }
+        let qk = rope.rotate(&qk, c)?;
         let q_bhtc = qk.f_narrow(2, 0, h)?.f_transpose(1, 2)?;
         let k_bgtc = qk.f_narrow(2, h, g)?.f_transpose(1, 2)?;
         let v_bgtc = qkv.f_narrow(-1, (h + g) * c, g * c)?.f_view([b, t, g, c])?.f_transpose(1, 2)?;
@@ -330,34 +371,4 @@ impl Layer {
         let gate_up = adapted(&normed_btd, &self.gate_up, &|l| vec![&l.gate, &l.up])?;
         Ok(x_btd.f_add(&adapted(&gated(&gate_up, config.ffn_width)?, &self.down, &|l| vec![&l.down])?)?)
     }
-
-    /// One block of a serving step. `keys` and `values`: this layer's cache, `[rows, l, g·c]`.
-    fn step(&self, step: &Step<'_>, mut x_nd: Tensor, keys: Tensor, values: Tensor) -> Result<Tensor, EngineError> {
-        let Step { config, plan, rope, index } = *step;
-        let (h, g, c, n) = (config.heads, config.heads_kv, config.head_width, plan.count);
-        let adapted = |x: &Tensor, weight: &Tensor, pick: fn(&FusedLayer) -> &Fused| {
-            let mut y = linear(x, weight)?;
-            plan.add_deltas(&mut y, x, index, pick)?;
-            Ok::<_, EngineError>(y)
-        };
-        let qkv = adapted(&rms_norm(&x_nd, &self.attention_norm, config.norm_eps)?, &self.qkv, |layer| &layer.qkv)?;
-        let qk = rope.rotate(&qkv.f_narrow(1, 0, (h + g) * c)?.f_view([n, h + g, c])?, c)?;
-        plan.write(&keys, &qk.f_narrow(1, h, g)?.f_reshape([n, g * c])?)?;
-        plan.write(&values, &qkv.f_narrow(1, (h + g) * c, g * c)?)?;
-        let mixed_nd = plan.attend(config, &qk.f_narrow(1, 0, h)?, &keys, &values)?;
-        let _ = x_nd.f_add_(&adapted(&mixed_nd, &self.o, |layer| &layer.o)?)?;
-        let gate_up =
-            adapted(&rms_norm(&x_nd, &self.ffn_norm, config.norm_eps)?, &self.gate_up, |layer| &layer.gate_up)?;
-        let _ = x_nd.f_add_(&adapted(&gated(&gate_up, config.ffn_width)?, &self.down, |layer| &layer.down)?)?;
-        Ok(x_nd)
-    }
-}
-
-/// What the blocks of one serving step share, and which block it is.
-#[derive(Clone, Copy)]
-struct Step<'a> {
-    config: &'a ModelConfig,
-    plan: &'a Plan<'a>,
-    rope: &'a Rope,
-    index: usize,
 }

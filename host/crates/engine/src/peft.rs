@@ -182,6 +182,8 @@ mod tests {
             ffn_width: 16,
             context_length: 32,
             rope_base: 10_000.0,
+            rope_factors: Vec::new(),
+            architecture: crate::model::Architecture::Llama,
             norm_eps: 1e-5,
             tied: true,
         }

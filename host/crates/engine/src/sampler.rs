@@ -1,16 +1,17 @@
 //! Draws the next token of each request and states its log-prob.
-//! The scheduler calls it once per step with the logits of all rows. Log-probs are those of the distribution at
-//! the sampling temperature over the whole vocabulary, before top-k and top-p cut it; a greedy request (0,
-//! or nearly) has those of temperature 1.
-//!
-//! Legend: `s` rows, `v` vocabulary.
+//! The batch calls it once per step and request. Log-probs are those of the model at the sampling temperature over
+//! the whole vocabulary, before biases, penalties, a constraint, top-k and top-p change it: what a trainer computes
+//! again. A greedy request (0, or nearly) has those of temperature 1.
+
+use std::collections::HashMap;
 
 use rand::rngs::ChaCha12Rng;
 use rand::{RngExt, SeedableRng};
 use reef_core::Sampling;
-use tch::{Kind, Tensor};
+use reef_cpu::exp_of;
 
 use crate::error::EngineError;
+use crate::guide::Guide;
 
 /// Alternatives a request may ask for, per token.
 pub(crate) const TOP_MAX: u32 = 20;
@@ -18,6 +19,25 @@ pub(crate) const TOP_MAX: u32 = 20;
 const GREEDY_BELOW: f32 = 1e-4;
 /// Candidates that are sorted first when only top-p limits; nearly always they hold the nucleus.
 const NUCLEUS_FIRST: usize = 512;
+/// Weights that are summed together on the way to the drawn one.
+const STRIDE: usize = 512;
+
+/// What changes the model's distribution before a token is drawn.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Adjustments {
+    /// Subtracted from a token's logit for each time it stands in the answer.
+    pub frequency_penalty: f32,
+    /// Subtracted once if it does.
+    pub presence_penalty: f32,
+    /// Added to the logits of these tokens.
+    pub logit_bias: Vec<(u32, f32)>,
+}
+
+impl Adjustments {
+    fn is_none(&self) -> bool {
+        self.frequency_penalty == 0.0 && self.presence_penalty == 0.0 && self.logit_bias.is_empty()
+    }
+}
 
 /// One request's generator and parameters.
 #[derive(Debug)]
@@ -25,6 +45,11 @@ pub(crate) struct Sampler {
     sampling: Sampling,
     top: usize,
     generator: ChaCha12Rng,
+    adjustments: Adjustments,
+    /// How often each token stands in the answer; kept only for penalties.
+    counts: HashMap<u32, u32>,
+    guide: Option<Guide>,
+    allowed: Vec<u32>,
 }
 
 /// A drawn token.
@@ -36,71 +61,134 @@ pub(crate) struct Drawn {
     pub top: Vec<(u32, f32)>,
 }
 
-/// Probabilities and log-probs of all rows, in memory.
-#[derive(Debug)]
-pub(crate) struct Distributions {
-    vocabulary: usize,
-    logprobs: Vec<f32>,
-    probs: Vec<f32>,
+/// Memory for one row, used again and again.
+#[derive(Debug, Default)]
+pub(crate) struct Weights {
+    values: Vec<f32>,
+    sums: Vec<f64>,
 }
 
-impl Distributions {
-    /// From logits `[s, v]` and one temperature per row, in one log-softmax.
-    pub fn new(logits_sv: &Tensor, temperatures: &[f32]) -> Result<Self, EngineError> {
-        let (rows, vocabulary) = logits_sv.size2()?;
-        let scales: Vec<f32> = temperatures.iter().copied().map(stated_temperature).collect();
-        let scales = Tensor::f_from_slice(&scales)?.f_view([rows, 1])?;
-        let logprobs_sv = logits_sv.f_div(&scales)?.f_log_softmax(-1, Kind::Float)?;
-        let copy = |tensor: &Tensor| {
-            let mut values = vec![0f32; tensor.numel()];
-            tensor.f_copy_data(&mut values, tensor.numel())?;
-            Ok::<_, EngineError>(values)
-        };
-        Ok(Self {
-            vocabulary: vocabulary.unsigned_abs() as usize,
-            logprobs: copy(&logprobs_sv)?,
-            probs: copy(&logprobs_sv.f_exp()?)?,
-        })
+impl Weights {
+    /// exp((logit − largest) / temperature), their sums by stride, and the sum of all; NaN if a logit is.
+    fn fill(&mut self, logits: &[f32], largest: f32, temperature: f32) -> f64 {
+        self.values.clear();
+        self.values.extend_from_slice(logits);
+        self.sums.clear();
+        self.sums.extend(self.values.chunks_mut(STRIDE).map(|part| exp_of(part, 1.0 / temperature, largest)));
+        self.sums.iter().sum()
     }
 
-    fn row<'a>(&self, values: &'a [f32], row: usize) -> Result<&'a [f32], EngineError> {
-        let found = values.get(row * self.vocabulary..(row + 1) * self.vocabulary);
-        found.ok_or_else(|| EngineError::Invalid(format!("the step has no row {row}")))
+    /// Index where the cumulated weights pass `uniform` times their sum.
+    fn walk(&self, uniform: f64) -> usize {
+        let mut left = uniform * self.sums.iter().sum::<f64>();
+        let (mut start, mut last) = (0, 0);
+        for (part, sum) in self.values.chunks(STRIDE).zip(&self.sums) {
+            if *sum > 0.0 {
+                if left < *sum {
+                    return start + walk(part.iter().copied().enumerate(), left);
+                }
+                // Rounding may leave a little behind the end: then the last that weighs anything is taken.
+                last = start + part.iter().rposition(|weight| *weight > 0.0).unwrap_or(0);
+            }
+            left -= sum;
+            start += part.len();
+        }
+        last
     }
 }
 
 impl Sampler {
     /// `top`: alternatives per token, at most 20.
-    pub fn new(sampling: Sampling, top: u32) -> Self {
-        Self { sampling, top: top.min(TOP_MAX) as usize, generator: ChaCha12Rng::seed_from_u64(sampling.seed) }
+    pub fn new(sampling: Sampling, top: u32, adjustments: Adjustments, guide: Option<Guide>) -> Self {
+        Self {
+            top: top.min(TOP_MAX) as usize,
+            generator: ChaCha12Rng::seed_from_u64(sampling.seed),
+            sampling,
+            adjustments,
+            counts: HashMap::new(),
+            allowed: vec![0; guide.as_ref().map_or(0, Guide::words)],
+            guide,
+        }
     }
 
-    /// Its temperature, as requested.
-    pub fn temperature(&self) -> f32 {
-        self.sampling.temperature
+    /// The next token from `logits`, which are changed.
+    pub fn draw(&mut self, logits: &mut [f32], weights: &mut Weights) -> Result<Drawn, EngineError> {
+        let temperature = stated_temperature(self.sampling.temperature);
+        let largest = largest_of(logits);
+        let total = weights.fill(logits, largest, temperature);
+        if !(total.is_finite() && largest.is_finite()) {
+            let damaged = "the model's output is not finite; its weights or adapter are damaged";
+            return Err(EngineError::Invalid(damaged.to_owned()));
+        }
+        let top = best(logits, self.top);
+        let stated =
+            |logit: f32| ((f64::from(logit) - f64::from(largest)) / f64::from(temperature) - total.ln()) as f32;
+        let state = |(id, logit): (usize, f32)| (id as u32, stated(logit));
+        let top = top.into_iter().map(state).collect();
+        let original = self.adjusts().then(|| logits.to_vec());
+        let mut adjusted = largest;
+        if original.is_some() {
+            self.adjust(logits)?;
+            adjusted = largest_of(logits);
+        }
+        let id = if self.sampling.temperature < GREEDY_BELOW {
+            logits.iter().position(|logit| *logit == adjusted).unwrap_or(0)
+        } else {
+            if original.is_some() {
+                weights.fill(logits, adjusted, temperature);
+            }
+            self.pick(weights)
+        };
+        let logit = original.as_deref().unwrap_or(logits).get(id).copied().unwrap_or(f32::NEG_INFINITY);
+        self.take(id as u32)?;
+        Ok(Drawn { id: id as u32, logprob: stated(logit), top })
     }
 
-    /// The next token from row `row`.
-    pub fn draw(&mut self, distributions: &Distributions, row: usize) -> Result<Drawn, EngineError> {
-        let logprobs = distributions.row(&distributions.logprobs, row)?;
-        let probs = distributions.row(&distributions.probs, row)?;
-        let id = if self.sampling.temperature >= GREEDY_BELOW { self.pick(probs) } else { best(logprobs) };
-        let logprob = logprobs.get(id).copied().filter(|logprob| logprob.is_finite());
-        let logprob = logprob.ok_or_else(|| {
-            EngineError::Invalid("the model's output is not finite; its weights or adapter are damaged".to_owned())
-        })?;
-        let top = largest(logprobs, self.top).into_iter().map(|(id, logprob)| (id as u32, logprob)).collect();
-        Ok(Drawn { id: id as u32, logprob, top })
+    fn adjusts(&self) -> bool {
+        self.guide.is_some() || !self.adjustments.is_none()
+    }
+
+    fn adjust(&mut self, logits: &mut [f32]) -> Result<(), EngineError> {
+        for (id, bias) in &self.adjustments.logit_bias {
+            if let Some(logit) = logits.get_mut(*id as usize) {
+                *logit += bias;
+            }
+        }
+        for (id, count) in &self.counts {
+            if let Some(logit) = logits.get_mut(*id as usize) {
+                *logit -= self.adjustments.frequency_penalty * *count as f32 + self.adjustments.presence_penalty;
+            }
+        }
+        if let Some(guide) = &mut self.guide {
+            guide.mask(&mut self.allowed)?;
+            for (logits, allowed) in logits.chunks_mut(32).zip(&self.allowed) {
+                let barred = logits.iter_mut().enumerate().filter(|(bit, _)| allowed >> bit & 1 == 0);
+                barred.for_each(|(_, logit)| *logit = f32::NEG_INFINITY);
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, id: u32) -> Result<(), EngineError> {
+        if self.adjustments.frequency_penalty != 0.0 || self.adjustments.presence_penalty != 0.0 {
+            *self.counts.entry(id).or_default() += 1;
+        }
+        match &mut self.guide {
+            Some(guide) => guide.take(id),
+            None => Ok(()),
+        }
     }
 
     /// One uniform number per token, whatever the filters are.
-    fn pick(&mut self, probs: &[f32]) -> usize {
+    fn pick(&mut self, weights: &Weights) -> usize {
         let uniform: f64 = self.generator.random();
         let (top_k, top_p) = (self.sampling.top_k as usize, self.sampling.top_p);
-        if (top_k == 0 || top_k >= probs.len()) && top_p >= 1.0 {
-            return walk(probs.iter().copied().enumerate(), uniform);
+        if (top_k == 0 || top_k >= weights.values.len()) && top_p >= 1.0 {
+            return weights.walk(uniform);
         }
-        walk(candidates(probs, top_k, top_p).into_iter(), uniform)
+        let kept = candidates(weights, top_k, top_p);
+        let total: f64 = kept.iter().map(|(_, weight)| f64::from(*weight)).sum();
+        walk(kept.into_iter(), uniform * total)
     }
 }
 
@@ -109,10 +197,8 @@ pub(crate) fn stated_temperature(requested: f32) -> f32 {
     if requested >= GREEDY_BELOW { requested } else { 1.0 }
 }
 
-/// Index where the cumulated weights pass `uniform` times their sum.
-fn walk(weights: impl Iterator<Item = (usize, f32)> + Clone, uniform: f64) -> usize {
-    let total: f64 = weights.clone().map(|(_, weight)| f64::from(weight)).sum();
-    let mut left = uniform * total;
+/// The weight that `left` falls on.
+fn walk(weights: impl Iterator<Item = (usize, f32)>, mut left: f64) -> usize {
     let mut last = 0;
     for (index, weight) in weights.filter(|(_, weight)| *weight > 0.0) {
         last = index;
@@ -125,24 +211,29 @@ fn walk(weights: impl Iterator<Item = (usize, f32)> + Clone, uniform: f64) -> us
 }
 
 /// The tokens that top-k leaves, then the fewest of them that hold `top_p` of their mass; best first.
-fn candidates(probs: &[f32], top_k: usize, top_p: f32) -> Vec<(usize, f32)> {
-    let kept = if top_k == 0 { probs.len() } else { top_k.min(probs.len()) };
-    let mass: f64 = if top_k == 0 { 1.0 } else { largest(probs, kept).iter().map(|(_, p)| f64::from(*p)).sum() };
-    let mut sorted = largest(probs, if top_p < 1.0 { kept.min(NUCLEUS_FIRST) } else { kept });
+fn candidates(weights: &Weights, top_k: usize, top_p: f32) -> Vec<(usize, f32)> {
+    let values = &weights.values;
+    let kept = if top_k == 0 { values.len() } else { top_k.min(values.len()) };
     if top_p >= 1.0 {
-        return sorted;
+        return best(values, kept);
     }
+    let mass: f64 = if top_k == 0 {
+        weights.sums.iter().sum()
+    } else {
+        best(values, kept).iter().map(|(_, weight)| f64::from(*weight)).sum()
+    };
+    let mut sorted = best(values, kept.min(NUCLEUS_FIRST));
     loop {
         let mut sum = 0.0;
         let wanted = f64::from(top_p) * mass;
-        let end = sorted.iter().position(|(_, p)| {
-            sum += f64::from(*p);
+        let end = sorted.iter().position(|(_, weight)| {
+            sum += f64::from(*weight);
             sum >= wanted
         });
         match end {
             Some(end) => sorted.truncate(end + 1),
             None if sorted.len() < kept => {
-                sorted = largest(probs, kept);
+                sorted = best(values, kept);
                 continue;
             }
             None => {}
@@ -152,29 +243,38 @@ fn candidates(probs: &[f32], top_k: usize, top_p: f32) -> Vec<(usize, f32)> {
 }
 
 /// The `count` largest values with their indices, best first; the lower index first among equals.
-fn largest(values: &[f32], count: usize) -> Vec<(usize, f32)> {
-    if count == 0 {
-        return Vec::new();
-    }
+fn best(values: &[f32], count: usize) -> Vec<(usize, f32)> {
     let order = |a: &(usize, f32), b: &(usize, f32)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
-    let mut all: Vec<(usize, f32)> = values.iter().copied().enumerate().collect();
-    if count < all.len() {
-        all.select_nth_unstable_by(count - 1, order);
-        all.truncate(count);
+    let mut found: Vec<(usize, f32)> = Vec::with_capacity(count.min(values.len()) * 2);
+    if count == 0 {
+        return found;
     }
-    all.sort_unstable_by(order);
-    all
-}
-
-/// Index of the largest value; the lowest among equals.
-fn best(values: &[f32]) -> usize {
-    let mut best = (0, f32::NEG_INFINITY);
+    // Most values are passed over by one comparison: what is kept is cut back whenever it has doubled.
+    let mut least = f32::NEG_INFINITY;
     for (index, value) in values.iter().copied().enumerate() {
-        if value > best.1 {
-            best = (index, value);
+        if value < least {
+            continue;
+        }
+        found.push((index, value));
+        if found.len() >= count.saturating_mul(2) {
+            found.select_nth_unstable_by(count - 1, order);
+            found.truncate(count);
+            least = found.last().map_or(least, |(_, value)| *value);
         }
     }
-    best.0
+    found.sort_unstable_by(order);
+    found.truncate(count);
+    found
+}
+
+/// The largest value; NaN is passed over.
+fn largest_of(values: &[f32]) -> f32 {
+    let (eights, rest) = values.as_chunks::<8>();
+    let mut lanes = [f32::NEG_INFINITY; 8];
+    for eight in eights {
+        lanes.iter_mut().zip(eight).for_each(|(lane, value)| *lane = if *value > *lane { *value } else { *lane });
+    }
+    lanes.iter().chain(rest).copied().fold(f32::NEG_INFINITY, f32::max)
 }
 
 #[cfg(test)]
@@ -182,86 +282,122 @@ mod tests {
     use super::*;
 
     fn sampler(temperature: f32, top_k: u32, top_p: f32, seed: u64) -> Sampler {
-        Sampler::new(Sampling { temperature, top_p, top_k, seed }, 3)
+        Sampler::new(Sampling { temperature, top_p, top_k, seed }, 3, Adjustments::default(), None)
     }
 
-    fn logits() -> Tensor {
-        Tensor::from_slice(&[1.0f32, 3.0, 2.0, 3.0, -50.0, 0.0, 1.0, 2.0, 3.0, 4.0]).view([2, 5])
+    const FIRST: [f32; 5] = [1.0, 3.0, 2.0, 3.0, -50.0];
+    const SECOND: [f32; 5] = [0.0, 1.0, 2.0, 3.0, 4.0];
+
+    fn draw(sampler: &mut Sampler, logits: &[f32]) -> Drawn {
+        sampler.draw(&mut logits.to_vec(), &mut Weights::default()).expect("drawn")
+    }
+
+    fn logprob(logits: &[f32], id: usize, temperature: f32) -> f32 {
+        let total: f32 = logits.iter().map(|logit| (logit / temperature).exp()).sum();
+        logits[id] / temperature - total.ln()
     }
 
     #[test]
     fn greedy_takes_the_first_of_the_best_and_states_temperature_one() {
-        let distributions = Distributions::new(&logits(), &[0.0, 0.0]).expect("softmax");
-        let drawn = sampler(0.0, 0, 1.0, 0).draw(&distributions, 0).expect("drawn");
+        let drawn = draw(&mut sampler(0.0, 0, 1.0, 0), &FIRST);
         assert_eq!((drawn.id, drawn.top[0].0, drawn.top[1].0), (1, 1, 3));
-        let total: f32 = [1.0f32, 3.0, 2.0, 3.0, -50.0].iter().map(|l| l.exp()).sum();
-        assert!((drawn.logprob - (3.0 - total.ln())).abs() < 1e-5);
+        assert!((drawn.logprob - logprob(&FIRST, 1, 1.0)).abs() < 1e-5 && drawn.top[0].1 == drawn.logprob);
     }
 
     #[test]
     fn temperatures_next_to_zero_are_greedy() {
+        let logits = FIRST.map(|logit| logit * 50.0);
         for temperature in [f32::MIN_POSITIVE, 1e-38, 9e-5, GREEDY_BELOW] {
-            let distributions = Distributions::new(&(logits() * 50.0), &[temperature, 0.0]).expect("softmax");
-            let drawn = sampler(temperature, 0, 1.0, 9).draw(&distributions, 0).expect("drawn");
+            let drawn = draw(&mut sampler(temperature, 0, 1.0, 9), &logits);
             assert!(drawn.logprob.is_finite() && [1, 3].contains(&drawn.id), "{temperature}: {drawn:?}");
             assert!(drawn.id == 1 || temperature >= GREEDY_BELOW);
         }
     }
 
     #[test]
-    fn probabilities_sum_to_one_at_every_temperature() {
+    fn log_probs_are_those_of_the_temperature() {
         for temperature in [0.1, 0.7, 1.0, 3.0] {
-            let distributions = Distributions::new(&logits(), &[temperature, 1.0]).expect("softmax");
-            for row in 0..2 {
-                let sum: f32 = distributions.logprobs[row * 5..row * 5 + 5].iter().map(|l| l.exp()).sum();
-                assert!((sum - 1.0).abs() < 1e-5, "{temperature}: {sum}");
+            for seed in 0..20 {
+                let drawn = draw(&mut sampler(temperature, 0, 1.0, seed), &SECOND);
+                assert!((drawn.logprob - logprob(&SECOND, drawn.id as usize, temperature)).abs() < 1e-4);
             }
         }
     }
 
     #[test]
     fn frequencies_follow_the_probabilities() {
-        let distributions = Distributions::new(&logits(), &[1.0, 1.0]).expect("softmax");
+        // More than one stride, most of it nearly impossible.
+        let mut logits = vec![-30.0f32; 2 * STRIDE + 7];
+        let places = [0, 5, STRIDE - 1, STRIDE, 2 * STRIDE + 6];
+        places.iter().zip(SECOND).for_each(|(place, logit)| logits[*place] = logit);
         let mut sampler = sampler(1.0, 0, 1.0, 7);
-        let mut counts = [0u32; 5];
+        let mut counts = HashMap::<u32, u32>::new();
         for _ in 0..20_000 {
-            counts[sampler.draw(&distributions, 1).expect("drawn").id as usize] += 1;
+            *counts.entry(draw(&mut sampler, &logits).id).or_default() += 1;
         }
-        for (id, count) in counts.into_iter().enumerate() {
-            let wanted = distributions.probs[5 + id];
-            assert!((count as f32 / 20_000.0 - wanted).abs() < 0.015, "{id}: {count} against {wanted}");
+        for (place, index) in places.iter().zip(0..) {
+            let (count, wanted) =
+                (counts.get(&(*place as u32)).copied().unwrap_or(0), logprob(&SECOND, index, 1.0).exp());
+            assert!((count as f32 / 20_000.0 - wanted).abs() < 0.015, "{place}: {count} against {wanted}");
         }
     }
 
     #[test]
     fn filters_keep_the_best_and_log_probs_stay_those_of_all_tokens() {
-        let distributions = Distributions::new(&logits(), &[1.0, 1.0]).expect("softmax");
         for seed in 0..50 {
-            let drawn = sampler(1.0, 2, 1.0, seed).draw(&distributions, 1).expect("drawn");
+            let drawn = draw(&mut sampler(1.0, 2, 1.0, seed), &SECOND);
             assert!(drawn.id >= 3);
-            assert!((drawn.logprob - distributions.logprobs[5 + drawn.id as usize]).abs() < 1e-6);
-            assert_eq!(sampler(1.0, 0, 0.5, seed).draw(&distributions, 1).expect("drawn").id, 4);
+            assert!((drawn.logprob - logprob(&SECOND, drawn.id as usize, 1.0)).abs() < 1e-5);
+            assert_eq!(draw(&mut sampler(1.0, 0, 0.5, seed), &SECOND).id, 4);
         }
-        assert_eq!(candidates(&[0.1, 0.4, 0.2, 0.3], 2, 0.5), [(1, 0.4)]);
-        assert_eq!(candidates(&[0.1, 0.4, 0.2, 0.3], 2, 0.6), [(1, 0.4), (3, 0.3)]);
-        assert_eq!(candidates(&[0.1, 0.4, 0.2, 0.3], 0, 0.95).len(), 4);
+        let kept = |top_k, top_p| {
+            let mut weights = Weights::default();
+            weights.fill(&[0.1f32.ln(), 0.4f32.ln(), 0.2f32.ln(), 0.3f32.ln()], 0.0, 1.0);
+            candidates(&weights, top_k, top_p).into_iter().map(|(id, _)| id).collect::<Vec<_>>()
+        };
+        assert_eq!((kept(2, 0.5), kept(2, 0.6), kept(0, 0.95).len()), (vec![1], vec![1, 3], 4));
+    }
+
+    #[test]
+    fn the_best_are_those_of_a_full_sort() {
+        let values: Vec<f32> = (0..5000).map(|i| ((i * 7919) % 997) as f32).collect();
+        let mut sorted: Vec<(usize, f32)> = values.iter().copied().enumerate().collect();
+        sorted.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+        for count in [0, 1, 3, 512, 4999, 5000, 6000] {
+            assert_eq!(best(&values, count), sorted[..count.min(5000)]);
+        }
+    }
+
+    #[test]
+    fn biases_and_penalties_change_the_draw_and_not_the_log_prob() {
+        let adjustments = Adjustments { logit_bias: vec![(0, 100.0), (99, 1.0)], ..Adjustments::default() };
+        let mut biased =
+            Sampler::new(Sampling { temperature: 1.0, top_p: 1.0, top_k: 0, seed: 1 }, 0, adjustments, None);
+        let drawn = draw(&mut biased, &SECOND);
+        assert!(drawn.id == 0 && (drawn.logprob - logprob(&SECOND, 0, 1.0)).abs() < 1e-5);
+        let adjustments = Adjustments { frequency_penalty: 0.8, presence_penalty: 0.4, ..Adjustments::default() };
+        let mut greedy =
+            Sampler::new(Sampling { temperature: 0.0, top_p: 1.0, top_k: 0, seed: 1 }, 0, adjustments, None);
+        let drawn: Vec<u32> = (0..5).map(|_| draw(&mut greedy, &SECOND).id).collect();
+        assert_eq!(drawn, [4, 3, 4, 2, 3]);
     }
 
     #[test]
     fn equal_seeds_draw_equal_tokens() {
-        let distributions = Distributions::new(&logits(), &[2.0, 2.0]).expect("softmax");
-        let draw = |seed| {
+        let drawn = |seed| {
             let mut sampler = sampler(2.0, 0, 1.0, seed);
-            (0..40).map(|_| sampler.draw(&distributions, 0).expect("drawn").id).collect::<Vec<_>>()
+            (0..40).map(|_| draw(&mut sampler, &FIRST).id).collect::<Vec<_>>()
         };
-        assert_eq!(draw(5), draw(5));
-        assert_ne!(draw(5), draw(6));
+        assert_eq!(drawn(5), drawn(5));
+        assert_ne!(drawn(5), drawn(6));
     }
 
     #[test]
     fn output_that_is_not_finite_is_an_error() {
-        let distributions =
-            Distributions::new(&Tensor::from_slice(&[f32::NAN, 1.0]).view([1, 2]), &[0.0]).expect("softmax");
-        assert!(sampler(0.0, 0, 1.0, 0).draw(&distributions, 0).is_err());
+        for bad in [f32::NAN, f32::INFINITY] {
+            let drawn = sampler(0.0, 0, 1.0, 0).draw(&mut [bad, 1.0], &mut Weights::default());
+            assert!(drawn.is_err());
+        }
+        assert!(sampler(0.0, 0, 1.0, 0).draw(&mut [f32::NEG_INFINITY; 2], &mut Weights::default()).is_err());
     }
 }

@@ -1,22 +1,23 @@
 //! The thread that serves: it admits requests, runs one forward for all of them, and sends their tokens.
-//! Handles submit jobs through a bounded queue; each job has its own channel, wide enough for its whole answer,
-//! so that a slow reader delays nobody. A request that fails, panics or is cancelled leaves alone. Weights are
+//! Handles submit jobs through a bounded queue (`queue.rs`); each job has its own channel, wide enough for its whole
+//! answer, so that a slow reader delays nobody. A request that fails, panics or is cancelled leaves alone. Weights are
 //! those a request came with, to its end.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{self, SyncSender, TrySendError};
 
 use reef_core::Sampling;
+use reef_cpu::{Network, PAGE, Workspace};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
-use crate::adapter::Adapter;
+use crate::adapter::{Adapter, BASE_GENERATION};
 use crate::batch::Batch;
 use crate::engine::{EngineConfig, ModelInfo, ServingLoad};
 use crate::error::EngineError;
-use crate::model::Model;
-use crate::sampler::TOP_MAX;
+use crate::guide::Guide;
+use crate::queue::Queue;
+use crate::sampler::{Adjustments, TOP_MAX};
 use crate::tokenizer::Tokenizer;
 
 /// Stop strings of a request, and bytes of one.
@@ -43,19 +44,17 @@ impl Weights {
         }
     }
 
-    /// The same weights, not merely equal ones.
-    pub(crate) fn same(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Base, Self::Base) => true,
-            (Self::Adapter(a), Self::Adapter(b)) => Arc::ptr_eq(a, b),
-            _ => false,
-        }
+    /// The number under which the cache keeps what these weights computed.
+    pub(crate) fn generation(&self) -> u64 {
+        self.adapter().map_or(BASE_GENERATION, |adapter| adapter.generation())
     }
 }
 
 /// One answer that is wanted.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Request {
+    /// Who asks; waiting requests of different tenants take turns.
+    pub tenant: String,
     /// Rendered prompt; at least one token.
     pub prompt: Vec<u32>,
     /// Weights, kept to the end of the request.
@@ -68,6 +67,27 @@ pub struct Request {
     pub stop: Vec<String>,
     /// Alternatives per token, 0 to 20.
     pub top_logprobs: u32,
+    /// Biases and penalties.
+    pub adjustments: Adjustments,
+    /// What the answer must match; see `Engine::guide`.
+    pub guide: Option<Guide>,
+}
+
+impl Request {
+    /// A request without a stop string, alternatives or adjustments.
+    pub fn new(tenant: &str, prompt: Vec<u32>, weights: Weights, sampling: Sampling, tokens_max: u32) -> Self {
+        Self {
+            tenant: tenant.to_owned(),
+            prompt,
+            weights,
+            sampling,
+            tokens_max,
+            stop: Vec::new(),
+            top_logprobs: 0,
+            adjustments: Adjustments::default(),
+            guide: None,
+        }
+    }
 }
 
 /// What a request's channel carries: tokens, then one `Done` or `Failed`.
@@ -102,6 +122,8 @@ pub struct Finish {
     pub reason: FinishReason,
     /// Text that was held back until now.
     pub text: String,
+    /// Tokens of the prompt that were not computed, because another request had computed them.
+    pub reused: usize,
 }
 
 /// Why an answer ended.
@@ -171,6 +193,12 @@ fn check(request: &Request, info: &ModelInfo) -> Result<(), EngineError> {
     if request.tokens_max == 0 || request.top_logprobs > TOP_MAX {
         return invalid(format!("at least 1 token and at most {TOP_MAX} alternatives can be asked for"));
     }
+    let Adjustments { frequency_penalty, presence_penalty, logit_bias } = &request.adjustments;
+    if [frequency_penalty, presence_penalty].iter().any(|penalty| !penalty.is_finite())
+        || logit_bias.iter().any(|(id, bias)| !bias.is_finite() || *id as usize >= info.vocabulary)
+    {
+        return invalid("penalties and biases must be finite, and biased tokens in the vocabulary".to_owned());
+    }
     if request.stop.len() > STOPS_MAX || request.stop.iter().any(|stop| stop.len() > STOP_BYTES_MAX) {
         return invalid(format!("stop: at most {STOPS_MAX} strings of {STOP_BYTES_MAX} bytes"));
     }
@@ -178,51 +206,45 @@ fn check(request: &Request, info: &ModelInfo) -> Result<(), EngineError> {
 }
 
 /// Queues a job, or says that the queue is full.
-pub(crate) fn submit(queue: &SyncSender<Job>, job: Job, load: &ServingLoad) -> Result<(), EngineError> {
-    let queued = load.queued.fetch_add(1, Ordering::Relaxed);
-    queue.try_send(job).map_err(|error| {
+pub(crate) fn submit(queue: &Queue, job: Job, load: &ServingLoad) -> Result<(), EngineError> {
+    load.queued.fetch_add(1, Ordering::Relaxed);
+    queue.push(job).inspect_err(|_| {
         load.queued.fetch_sub(1, Ordering::Relaxed);
-        match error {
-            TrySendError::Full(_) => EngineError::Overloaded { queued },
-            TrySendError::Disconnected(_) => EngineError::Stopped,
-        }
     })
 }
 
-/// Starts the thread. It ends when the queue's last sender is gone and the running requests are done.
+/// Starts the thread. It ends when the queue is closed and the running and waiting requests are done.
 pub(crate) fn start(
     config: &EngineConfig,
-    model: &Arc<Model>,
+    network: &Arc<Network>,
     tokenizer: &Arc<Tokenizer>,
     load: &Arc<ServingLoad>,
-) -> Result<SyncSender<Job>, EngineError> {
-    let (sender, receiver) = mpsc::sync_channel(config.queue_max.max(1));
-    let batch = Batch::new(Arc::clone(model), Arc::clone(tokenizer), Arc::clone(load))?;
-    let (threads, rows_max) = (i32::try_from(config.threads).unwrap_or(1), config.batch_max);
+) -> Result<Arc<Queue>, EngineError> {
+    let failed = |source| EngineError::Io { path: config.model.clone(), source };
+    let queue = Arc::new(Queue::new(config.queue_max));
+    let work = Workspace::new(config.threads).map_err(failed)?;
+    let one_context = network.config().context.div_ceil(PAGE);
+    let page_bytes = network.pages(0).page_bytes().max(1);
+    let pages = network.pages((config.cache_bytes_max / page_bytes).max(one_context));
+    load.pages_max.store(pages.max(), Ordering::Relaxed);
+    let batch = Batch::new(Arc::clone(network), Arc::clone(tokenizer), Arc::clone(load), work, pages);
+    let (running_max, jobs, load) = (config.batch_max, Arc::clone(&queue), Arc::clone(load));
     let thread = std::thread::Builder::new().name("reef-engine".to_owned());
-    let served = thread.spawn(move || {
-        tch::set_num_threads(threads);
-        let _guard = tch::no_grad_guard();
-        serve(batch, &receiver, rows_max);
-    });
-    served.map_err(|source| EngineError::Io { path: config.model.clone(), source })?;
-    Ok(sender)
+    thread.spawn(move || serve(batch, &jobs, &load, running_max)).map_err(failed)?;
+    Ok(queue)
 }
 
-fn serve(mut batch: Batch, queue: &mpsc::Receiver<Job>, rows_max: usize) {
+fn serve(mut batch: Batch, queue: &Queue, load: &ServingLoad, running_max: usize) {
     loop {
-        if batch.is_empty() {
-            match queue.recv() {
-                Ok(job) => batch.admit(job),
-                Err(_) => return,
-            }
+        if batch.is_empty() && !queue.wait() {
+            return;
         }
-        // Only what gets a row leaves the queue: its bound stays the bound of waiting requests.
-        while batch.rows() < rows_max {
-            match queue.try_recv() {
-                Ok(job) => batch.admit(job),
-                Err(_) => break,
-            }
+        // Only what can run leaves the queue: its bound stays the bound of waiting requests.
+        while batch.count() < running_max {
+            let (job, dropped) = queue.take(|job| batch.has_room(job.request.prompt.len()));
+            load.queued.fetch_sub(dropped, Ordering::Relaxed);
+            let Some(job) = job else { break };
+            batch.admit(job);
         }
         // State after a panic is rebuilt from scratch, so nothing half-done is seen again.
         if catch_unwind(AssertUnwindSafe(|| batch.step())).is_err() {

@@ -13,8 +13,14 @@ use crate::control::Control;
 use crate::error::EngineError;
 use crate::gguf::{Header, Value};
 
-/// ggml's token type of control tokens.
+/// ggml's token types of control tokens, and of tokens that only a template writes and that are text all the same.
 const CONTROL: i128 = 3;
+const USER_DEFINED: i128 = 4;
+/// How text is cut before it is encoded, by the names that GGUF files use: Llama 3's rule, and Qwen's, which takes
+/// digits one by one.
+const LLAMA_3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const QWEN_2: &str =
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 /// A byte-level BPE tokenizer.
 #[derive(Debug)]
@@ -41,6 +47,8 @@ struct Parts {
     json: Json,
     /// Spelling and id.
     control: BTreeMap<String, u32>,
+    /// Those of them that are shown, such as `<think>`.
+    shown: Vec<u32>,
     eos: Vec<u32>,
     bos_text: String,
     eos_text: String,
@@ -60,7 +68,12 @@ impl Tokenizer {
         }
         let text: tokenizers::Tokenizer =
             serde_json::from_value(parts.json).map_err(|e| corrupt(path, format!("its tokenizer: {e}")))?;
-        let bytes = token_bytes(&text, &parts.control, vocabulary).map_err(|problem| corrupt(path, problem))?;
+        let mut bytes = token_bytes(&text, &parts.control, vocabulary).map_err(|problem| corrupt(path, problem))?;
+        for (spelling, id) in parts.control.iter().filter(|(_, id)| parts.shown.contains(id)) {
+            if let Some(bytes) = bytes.get_mut(*id as usize) {
+                *bytes = spelling.as_bytes().into();
+            }
+        }
         let control = Control::new(&parts.control).map_err(|e| corrupt(path, format!("its control tokens: {e}")))?;
         Ok(Self {
             longest: bytes.iter().map(|token| token.len()).max().unwrap_or(0).max(1),
@@ -132,11 +145,13 @@ fn parts_of_gguf(path: &Path, header: &Header) -> Result<Parts, EngineError> {
             json!({ "type": "Sequence", "pretokenizers": [{ "type": "Digits", "individual_digits": true }, byte_level] })
         }
         "gpt-2" => byte_level,
+        "llama-bpe" | "llama3" => split_by(LLAMA_3),
+        "qwen2" => split_by(QWEN_2),
         other => {
             return Err(unsupported(
                 path,
                 format!(
-                    "its pre-tokenizer is '{other}'; 'smollm' and 'gpt-2' are supported, or use the Hugging Face folder of this model"
+                    "its pre-tokenizer is '{other}'; 'smollm', 'gpt-2', 'llama-bpe' and 'qwen2' are supported, or use the Hugging Face folder of this model"
                 ),
             ));
         }
@@ -145,8 +160,13 @@ fn parts_of_gguf(path: &Path, header: &Header) -> Result<Parts, EngineError> {
         |key: &str| header.list(key).ok_or_else(|| corrupt(path, format!("metadata '{key}' is missing or no list")));
     let tokens = texts(list("tokenizer.ggml.tokens")?).ok_or_else(|| corrupt(path, "a token is no text"))?;
     let kinds = header.list("tokenizer.ggml.token_type").unwrap_or_default();
-    let control = tokens.iter().zip(kinds).enumerate().filter(|(_, (_, kind))| **kind == Value::Int(CONTROL));
-    let control = control.map(|(id, (token, _))| ((*token).to_owned(), id as u32)).collect();
+    let of_kind = |wanted: i128| {
+        let found = tokens.iter().zip(kinds).enumerate().filter(move |(_, (_, kind))| **kind == Value::Int(wanted));
+        found.map(|(id, (token, _))| ((*token).to_owned(), id as u32)).collect::<BTreeMap<_, _>>()
+    };
+    let (mut control, shown) = (of_kind(CONTROL), of_kind(USER_DEFINED));
+    let shown_ids = shown.values().copied().collect();
+    control.extend(shown);
     let merges = texts(list("tokenizer.ggml.merges")?).ok_or_else(|| corrupt(path, "a merge is no text"))?;
     let merges: Option<Vec<_>> = merges.into_iter().map(|merge| merge.split_once(' ')).collect();
     let merges = merges.ok_or_else(|| corrupt(path, "a merge is no pair of tokens"))?;
@@ -163,10 +183,19 @@ fn parts_of_gguf(path: &Path, header: &Header) -> Result<Parts, EngineError> {
             "model": { "type": "BPE", "vocab": vocabulary, "merges": merges },
         }),
         control,
+        shown: shown_ids,
         eos: eos.into_iter().collect(),
         bos_text: spelling(id("tokenizer.ggml.bos_token_id")),
         eos_text: spelling(eos),
     })
+}
+
+/// A pre-tokenizer that cuts by a pattern before it maps bytes to letters.
+fn split_by(pattern: &str) -> Json {
+    json!({ "type": "Sequence", "pretokenizers": [
+        { "type": "Split", "pattern": { "Regex": pattern }, "behavior": "Isolated", "invert": false },
+        { "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false },
+    ] })
 }
 
 fn parts_of_folder(folder: &Path, config: &Json) -> Result<Parts, EngineError> {
@@ -176,11 +205,14 @@ fn parts_of_folder(folder: &Path, config: &Json) -> Result<Parts, EngineError> {
     if !byte_level {
         return Err(unsupported(&path, "its decoder is not ByteLevel; byte-level BPE is supported"));
     }
-    let mut control = BTreeMap::new();
+    let (mut control, mut shown) = (BTreeMap::new(), Vec::new());
     for token in json.get("added_tokens").and_then(Json::as_array).into_iter().flatten() {
         let (content, id) = (token.get("content").and_then(Json::as_str), token.get("id").and_then(Json::as_u64));
         if let (Some(content), Some(Ok(id))) = (content, id.map(u32::try_from)) {
             control.insert(content.to_owned(), id);
+            if token.get("special").and_then(Json::as_bool) == Some(false) {
+                shown.push(id);
+            }
         }
     }
     if let Some(object) = json.as_object_mut() {
@@ -202,7 +234,7 @@ fn parts_of_folder(folder: &Path, config: &Json) -> Result<Parts, EngineError> {
     let mut eos: Vec<u32> =
         [&generation, config].into_iter().find_map(|json| json.get("eos_token_id").map(ids)).unwrap_or_default();
     eos.extend(control.get(&eos_text).filter(|id| !eos.contains(id)).copied().into_iter().collect::<Vec<_>>());
-    Ok(Parts { json, control, eos, bos_text: spelling("bos_token"), eos_text })
+    Ok(Parts { json, control, shown, eos, bos_text: spelling("bos_token"), eos_text })
 }
 
 fn texts(list: &[Value]) -> Option<Vec<&str>> {

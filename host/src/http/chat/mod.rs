@@ -85,14 +85,14 @@ async fn answer(
     telemetry::continue_trace(&span, caller.traceparent.as_deref());
     join_release_trace(&served, &span);
     let prompt = render(&serving.engine, &request).await?;
-    let events = serving.engine.generate(Request {
-        weights: served.weights.clone(),
-        sampling: request.sampling,
-        tokens_max: tokens_max(&serving.engine, &request, prompt.len())?,
+    let tokens_max = tokens_max(&serving.engine, &request, prompt.len())?;
+    let tenant = caller.tenant().to_string();
+    let asked = Request {
         stop: request.stop.clone(),
         top_logprobs: request.logprobs.unwrap_or(0),
-        prompt: prompt.clone(),
-    })?;
+        ..Request::new(&tenant, prompt.clone(), served.weights.clone(), request.sampling, tokens_max)
+    };
+    let events = serving.engine.generate(asked)?;
     let headers = headers(&receipt, &served, arrived);
     let stream = request.stream;
     let exchange = Exchange {

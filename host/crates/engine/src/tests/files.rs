@@ -27,7 +27,7 @@ fn find(bytes: &[u8], part: &[u8]) -> usize {
 fn an_adapter_survives_its_files() {
     let files = lora(5).to_files().expect("files");
     let again = engine().adapter_from_files(&files).expect("read");
-    assert_eq!(again.lora(engine().model().config()).expect("lora").to_files().expect("files"), files);
+    assert_eq!(again.lora(engine().shape()).expect("lora").to_files().expect("files"), files);
     let request = |adapter| Request { weights: Weights::Adapter(adapter), ..greedy(chat("Say hello."), 8) };
     assert_eq!(ids(&run(request(again))), ids(&run(request(adapter(5)))));
 }
@@ -66,7 +66,7 @@ fn unsupported_model_files_are_refused_with_a_remedy() {
 
 /// Names and shapes of a model of two small blocks.
 fn small_tensors() -> Vec<(String, Vec<usize>)> {
-    let base = engine().model().config().clone();
+    let base = engine().shape().clone();
     let model = ModelConfig { hidden_size: 8, ffn_width: 16, head_width: 4, heads: 2, heads_kv: 1, ..base };
     let mut tensors =
         vec![("model.embed_tokens.weight".to_owned(), vec![8, 8]), ("model.norm.weight".to_owned(), vec![8])];

@@ -15,6 +15,7 @@ use tokio::sync::mpsc::Receiver;
 
 use crate::adapter::{Adapter, Lora, LoraConfig};
 use crate::engine::{Engine, EngineConfig};
+use crate::network::ServedWeights;
 use crate::scheduler::{Event, Finish, Request, Token, Weights};
 
 fn model_path() -> PathBuf {
@@ -22,7 +23,16 @@ fn model_path() -> PathBuf {
 }
 
 fn config(model: PathBuf) -> EngineConfig {
-    EngineConfig { model, threads: 2, batch_max: 8, context_max: 512, queue_max: 64, lora: LoraConfig::default() }
+    EngineConfig {
+        model,
+        threads: 2,
+        batch_max: 8,
+        context_max: 512,
+        queue_max: 64,
+        lora: LoraConfig::default(),
+        weights: ServedWeights::File,
+        cache_bytes_max: 256 << 20,
+    }
 }
 
 fn engine() -> &'static Engine {
@@ -32,13 +42,12 @@ fn engine() -> &'static Engine {
 
 /// An adapter that changes answers.
 fn adapter(seed: u64) -> Arc<Adapter> {
-    Arc::new(Adapter::new(&lora(seed)).expect("adapter"))
+    engine().adapter(&lora(seed)).expect("adapter")
 }
 
 /// Some B are random too: they borrow the A of another seed.
 fn lora(seed: u64) -> Lora {
-    let model = engine().model();
-    let init = |seed| Lora::init(model.config(), &LoraConfig { rank: 4, alpha: 8.0, seed }).expect("init");
+    let init = |seed| Lora::init(engine().shape(), &LoraConfig { rank: 4, alpha: 8.0, seed }).expect("init");
     let (mut lora, other) = (init(seed), init(seed + 100));
     for (layer, other) in lora.layers.iter_mut().zip(&other.layers) {
         layer.o.b = (&other.q.a * 8.0).tr().contiguous();
@@ -54,7 +63,7 @@ fn chat(text: &str) -> Vec<u32> {
 
 fn greedy(prompt: Vec<u32>, tokens_max: u32) -> Request {
     let sampling = Sampling { temperature: 0.0, top_p: 1.0, top_k: 0, seed: 0 };
-    Request { prompt, weights: Weights::Base, sampling, tokens_max, stop: Vec::new(), top_logprobs: 0 }
+    Request::new("default", prompt, Weights::Base, sampling, tokens_max)
 }
 
 fn collect(mut events: Receiver<Event>) -> (Vec<Token>, Finish) {

@@ -1,11 +1,10 @@
 //! Tokenizer, template and the two forward passes.
 
+use reef_cpu::{PAGE, Span, Workspace};
 use tch::Kind;
 
 use super::*;
 use crate::error::EngineError;
-use crate::kv::KvCache;
-use crate::plan::Segment;
 
 #[test]
 fn the_info_names_the_model() {
@@ -79,60 +78,50 @@ fn control_tokens_in_a_message_stay_text() {
     assert!(matches!(unknown, Err(EngineError::Invalid(_))));
 }
 
+/// Logits of the serving network after each token of `tokens[from..]`, fed one by one behind `tokens[..from]`.
+fn served(tokens: &[u32], from: usize, adapter: Option<&Arc<Adapter>>) -> Vec<Vec<f32>> {
+    let network = engine().network();
+    let (mut work, pages) = (Workspace::new(2).expect("threads"), network.pages(64));
+    let mut held: Vec<_> = (0..tokens.len().div_ceil(PAGE)).map(|_| pages.take().expect("a page")).collect();
+    let mut feed = |start: usize, end: usize| {
+        let adapter = adapter.map(|adapter| adapter.served());
+        let span = Span { tokens: &tokens[start..end], start, pages: &mut held, adapter, logits: true };
+        network.step(&mut work, &mut [span]).expect("step").to_vec()
+    };
+    let first = feed(0, from);
+    std::iter::once(first).chain((from..tokens.len()).map(|at| feed(at, at + 1))).collect()
+}
+
 #[test]
 fn prefill_and_decode_equal_the_training_forward() {
-    let model = engine().model();
+    let model = engine().model().expect("model");
     let tokens = chat("Name three colours of the rainbow.");
     let row: Vec<i64> = tokens.iter().map(|id| i64::from(*id)).collect();
     let _guard = tch::no_grad_guard();
     for weights in [Some(lora(1)), None] {
-        let adapter = weights.as_ref().map(|lora| Arc::new(Adapter::new(lora).expect("adapter")));
+        let adapter = weights.as_ref().map(|lora| engine().adapter(lora).expect("adapter"));
         let hidden = model.hidden_train(&Tensor::from_slice(&row).unsqueeze(0), weights.as_ref()).expect("hidden");
         let wanted = model.logits(&hidden.squeeze_dim(0)).expect("logits");
-        let mut cache = KvCache::new(model.config()).expect("cache");
-        cache.reserve(2, tokens.len()).expect("room");
-        let mut worst = 0f64;
-        // Row 1 in two chunks, then row 0 token by token beside it.
-        let cut = tokens.len() / 2;
-        for (start, end) in [(0, cut), (cut, tokens.len())] {
-            let segment = Segment { row: 1, start, tokens: &tokens[start..end], adapter: adapter.as_ref() };
-            let logits = model.step(&[segment], &mut cache).expect("step");
-            worst = worst.max(difference(&logits.get(0), &wanted.get(end as i64 - 1)));
+        for from in [1, tokens.len() / 2, tokens.len()] {
+            for (index, logits) in served(&tokens, from, adapter.as_ref()).iter().enumerate() {
+                let worst = difference(&Tensor::from_slice(logits), &wanted.get((from + index) as i64 - 1));
+                assert!(worst < 1e-3, "adapter {}, token {}: {worst}", weights.is_some(), from + index);
+            }
         }
-        let end = tokens.len() - 1;
-        for at in 0..=end {
-            let segments = [
-                Segment { row: 0, start: at, tokens: &tokens[at..=at], adapter: adapter.as_ref() },
-                Segment { row: 1, start: end, tokens: &tokens[end..], adapter: None },
-            ];
-            let logits = model.step(&segments, &mut cache).expect("step");
-            worst = worst.max(difference(&logits.get(0), &wanted.get(at as i64)));
-        }
-        assert!(worst < 1e-3, "adapter {}: {worst}", weights.is_some());
     }
 }
 
 #[test]
 fn a_fresh_adapter_equals_the_base_exactly() {
-    let model = engine().model();
-    let fresh = Lora::init(model.config(), &LoraConfig::default()).expect("init");
-    let fresh = Arc::new(Adapter::new(&fresh).expect("adapter"));
+    let fresh = Lora::init(engine().shape(), &LoraConfig::default()).expect("init");
+    let fresh = engine().adapter(&fresh).expect("adapter");
     let prompt = chat("Say hello.");
-    let _guard = tch::no_grad_guard();
-    let logits = |adapter| {
-        let mut cache = KvCache::new(model.config()).expect("cache");
-        cache.reserve(1, prompt.len() + 1).expect("room");
-        let mut step = |start, tokens: &[u32]| {
-            model.step(&[Segment { row: 0, start, tokens, adapter }], &mut cache).expect("step")
-        };
-        Tensor::cat(&[step(0, &prompt), step(prompt.len(), &[19_556])], 0)
-    };
-    assert_eq!(difference(&logits(None), &logits(Some(&fresh))), 0.0);
+    assert_eq!(served(&prompt, prompt.len() - 2, None), served(&prompt, prompt.len() - 2, Some(&fresh)));
 }
 
 #[test]
 fn the_training_forward_has_gradients_for_every_factor() {
-    let model = engine().model();
+    let model = engine().model().expect("model");
     let lora = lora(3);
     for tensor in lora.parameters() {
         let _ = tensor.set_requires_grad(true);

@@ -46,7 +46,7 @@ fn log_probs_are_those_of_the_sampling_temperature() {
     let sampling = Sampling { temperature: 0.7, top_p: 1.0, top_k: 0, seed: 3 };
     let prompt = chat("Tell me a story.");
     let (tokens, _) = run(Request { sampling, top_logprobs: 5, ..greedy(prompt.clone(), 8) });
-    let model = engine().model();
+    let model = engine().model().expect("model");
     let all: Vec<i64> = prompt.iter().copied().chain(tokens.iter().map(|t| t.id)).map(i64::from).collect();
     let logprobs = tch::no_grad(|| {
         let hidden = model.hidden_train(&Tensor::from_slice(&all).unsqueeze(0), None).expect("hidden");
@@ -136,7 +136,7 @@ fn two_adapters_in_one_batch_answer_as_each_alone() {
 fn a_failing_request_leaves_the_others_alone() {
     let broken = lora(1);
     let _ = tch::no_grad(|| broken.layers[0].o.b.shallow_clone().fill_(f64::NAN));
-    let weights = Weights::Adapter(Arc::new(Adapter::new(&broken).expect("adapter")));
+    let weights = Weights::Adapter(engine().adapter(&broken).expect("adapter"));
     let wanted = ids(&run(greedy(chat("Say hello."), 12)));
     let healthy = engine().generate(greedy(chat("Say hello."), 12)).expect("queued");
     let mut failing = engine().generate(Request { weights, ..greedy(chat("Count to five."), 12) }).expect("queued");
@@ -149,7 +149,7 @@ fn what_a_failed_request_wrote_does_not_reach_the_next_one_in_its_row() {
     let own = Engine::load(EngineConfig { batch_max: 2, ..config(model_path()) }).expect("loaded");
     let broken = lora(1);
     let _ = tch::no_grad(|| broken.layers[0].o.b.shallow_clone().fill_(f64::NAN));
-    let weights = Weights::Adapter(Arc::new(Adapter::new(&broken).expect("adapter")));
+    let weights = Weights::Adapter(engine().adapter(&broken).expect("adapter"));
     let wanted = ids(&run(greedy(chat("Say hello."), 6)));
     let long = "Write a very long story about a sailor, a lighthouse and the sea. ".repeat(4);
     // The long request makes both rows longer than what the last one writes.

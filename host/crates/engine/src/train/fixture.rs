@@ -10,7 +10,7 @@ use super::Trainer;
 use crate::adapter::LoraConfig;
 use crate::engine::ServingLoad;
 use crate::error::EngineError;
-use crate::model::{Model, ModelConfig};
+use crate::model::{Architecture, Model, ModelConfig};
 
 /// A sample whose last `response` tokens were sampled at temperature 1 with log-prob −1, numbered `sequence`.
 pub(crate) fn sample(sequence: i64, tokens: &[u32], response: usize) -> Sample {
@@ -55,6 +55,8 @@ pub(super) fn tiny_model() -> Arc<Model> {
         head_width: 4,
         ffn_width: 32,
         rope_base: 10_000.0,
+        rope_factors: Vec::new(),
+        architecture: Architecture::Llama,
         norm_eps: 1e-5,
         tied: true,
     };

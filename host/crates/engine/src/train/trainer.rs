@@ -57,7 +57,7 @@ impl Trainer {
     /// One of the two adapter files is missing; a file is damaged, or made for another model.
     pub fn open(engine: &Engine, fresh: &LoraConfig, files: Option<&[(String, Vec<u8>)]>) -> Result<Self, EngineError> {
         let threads = i32::try_from(engine.threads()).unwrap_or(i32::MAX);
-        Self::over(engine.model(), (engine.serving(), threads), fresh, files)
+        Self::over(engine.model()?, (engine.serving(), threads), fresh, files)
     }
 
     /// The same over a model that no engine serves.

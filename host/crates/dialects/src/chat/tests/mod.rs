@@ -1,0 +1,5 @@
+//! Tests of the dialect: bodies, examples of answers, and answers at random.
+
+mod answers;
+mod bodies;
+mod streams;
