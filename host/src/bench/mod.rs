@@ -3,12 +3,14 @@
 
 mod engine;
 mod sandbox;
+mod swaps;
+mod trainer;
 
 use serde_json::{Value, json};
 
 use crate::config::Config;
 use crate::error::StartError;
-use crate::host::threads;
+use crate::host::{engine_config, threads};
 
 pub use sandbox::Guests;
 
@@ -31,18 +33,32 @@ fn conditions(config: &Config, runs: usize) -> Value {
     })
 }
 
+/// Streams while adapters are exchanged every second, for `seconds`, and for as long without.
+pub async fn swaps(config: &Config, seconds: u64) -> Result<Value, StartError> {
+    let engine = engine::load(config).await?;
+    // Two adapters that differ: one after one training step, one after two more.
+    let first = trainer::steps(&engine, config, 1).await?.files;
+    let second = trainer::steps(&engine, config, 3).await?.files;
+    let mut figures = swaps::figures(&engine, engine_config(config), [first, second], seconds).await?;
+    figures["conditions"] = conditions(config, 1);
+    Ok(figures)
+}
+
 /// Runs every measurement `runs` times.
 pub async fn run(config: &Config, guests: &Guests, runs: usize) -> Result<Value, StartError> {
     let engine = engine::load(config).await?;
-    let serving = engine::serving(&engine, runs).await?;
-    let swap = engine::swap_pause_ms(&engine, config, runs).await?;
-    let train = engine::train_tokens_per_second(&engine, config, runs).await?;
+    let trained = trainer::steps(&engine, config, runs).await?;
+    let serving = engine::serving(&engine, &trained.files, runs).await?;
+    let swap = engine::swap_pause_ms(&engine, &trained.files, runs).await?;
     Ok(json!({
         "decode_tokens_per_second_1_stream": serving.decode_1,
         "decode_tokens_per_second_8_streams": serving.decode_8,
         "decode_tokens_per_second_32_streams": serving.decode_32,
+        "decode_tokens_per_second_1_stream_lora": serving.decode_1_lora,
+        "decode_tokens_per_second_8_streams_lora": serving.decode_8_lora,
+        "decode_tokens_per_second_8_streams_8_adapters": serving.decode_8_adapters,
         "prefill_tokens_per_second": serving.prefill,
-        "train_tokens_per_second": train,
+        "train_tokens_per_second": trained.tokens_per_second,
         "swap_pause_ms": swap,
         "sandbox": sandbox::figures(config, guests, runs).await?,
         "model": engine.info().name,

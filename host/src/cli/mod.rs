@@ -46,7 +46,7 @@ enum Command {
     )]
     Demo(DemoArgs),
     /// Measure this machine: decode, prefill, training, swap, and the sandbox of recipes.
-    #[command(after_help = "Examples:\n  reef bench --json\n  reef bench --sandbox --json")]
+    #[command(after_help = "Examples:\n  reef bench --json\n  reef bench --sandbox --json\n  reef bench --swap-seconds 300 --json")]
     Bench(BenchArgs),
     /// What a running server does now.
     #[command(after_help = "Example:\n  reef status --url http://127.0.0.1:8420")]
@@ -137,6 +137,9 @@ struct BenchArgs {
     /// Only the figures of the sandbox; needs no model.
     #[arg(long)]
     sandbox: bool,
+    /// Only this: streams for so many seconds while adapters are exchanged every second, and for as long without.
+    #[arg(long, conflicts_with = "sandbox", value_parser = clap::value_parser!(u64).range(2..=86_400))]
+    swap_seconds: Option<u64>,
     /// Folder of the guests that the sandbox is measured with.
     #[arg(long, default_value = "target/wasm32-wasip2/recipe")]
     guests: PathBuf,
@@ -266,9 +269,10 @@ async fn run_bench(args: BenchArgs) -> Result<(), StartError> {
     config.recipe = Some(args.recipe);
     let guests = bench::Guests { folder: args.guests, languages: args.languages };
     let runs = usize::from(args.runs);
-    let results = match args.sandbox {
-        true => bench::sandbox_only(&config, &guests, runs).await?,
-        false => bench::run(&config, &guests, runs).await?,
+    let results = match (args.sandbox, args.swap_seconds) {
+        (true, _) => bench::sandbox_only(&config, &guests, runs).await?,
+        (false, Some(seconds)) => bench::swaps(&config, seconds).await?,
+        (false, None) => bench::run(&config, &guests, runs).await?,
     };
     if args.json {
         println!("{results}");

@@ -192,19 +192,26 @@ impl Tile for Four {
     }
 }
 
-/// `T` tiles of `columns` columns times `M` vectors: `out[t][m]` gets 16 sums each.
+/// `T` tiles of `columns` columns times `M` vectors: `out[t][m]` gets 16 sums each, or goes on from those that are
+/// there if `more`.
 ///
 /// # Safety
-/// Every tile has `columns` columns, every vector as many numbers, and `out` room for `T · M · 16`.
+/// Every tile has `columns` columns, every vector as many numbers, and `out` has `T · M · 16`.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) unsafe fn product<W: Tile, const T: usize, const M: usize>(
     tiles: [W; T],
     columns: usize,
     x: [*const f32; M],
-    out: *mut f32,
+    (out, more): (*mut f32, bool),
 ) {
     let mut sums = [[[_mm256_setzero_ps(); 2]; M]; T];
+    if more {
+        for (index, sums) in sums.as_flattened_mut().iter_mut().enumerate() {
+            // SAFETY: the caller's word on `out`.
+            *sums = unsafe { [_mm256_loadu_ps(out.add(index * TILE)), _mm256_loadu_ps(out.add(index * TILE + 8))] };
+        }
+    }
     let mut column = 0;
     while column < columns {
         let end = columns.min(column.saturating_add(tiles[0].width()));
@@ -266,22 +273,23 @@ pub(crate) unsafe fn weighted<const M: usize>(runs: &[(*const f32, usize)], x: [
     }
 }
 
-/// The weights of one tile as f32, column by column, 16 numbers each.
+/// The weights of columns `from..to` of a tile as f32, 16 numbers each.
 ///
 /// # Safety
-/// The tile has `columns` columns and `out` room for `columns · 16`.
+/// The tile has these columns, `from` starts a group, and `out` has room.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) unsafe fn unpack<W: Tile>(tile: W, columns: usize, out: *mut f32) {
-    let mut column = 0;
-    while column < columns {
-        let end = columns.min(column.saturating_add(tile.width()));
+pub(crate) unsafe fn unpack<W: Tile>(tile: W, from: usize, to: usize, mut out: *mut f32) {
+    let mut column = from;
+    while column < to {
+        let end = to.min(column.saturating_add(tile.width()));
         // SAFETY: as in `product`.
         unsafe {
             let group = tile.group(column);
             while column < end {
                 let [low, high] = tile.column(column, &group);
-                _mm256_storeu_ps(out.add(column * TILE), low);
-                _mm256_storeu_ps(out.add(column * TILE + 8), high);
+                _mm256_storeu_ps(out, low);
+                _mm256_storeu_ps(out.add(8), high);
+                out = out.add(TILE);
                 column += 1;
             }
         }

@@ -282,3 +282,46 @@ fn scales(groups: &Groups, rows: usize, columns: usize) -> Option<Scales> {
     };
     Some(Scales { width: groups.width, offsets, values })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_bits_stay_within_half_a_step() {
+        let values: Vec<f32> = (0..320).map(|i| ((i * 37 % 101) as f32 - 30.0) / 17.0).collect();
+        for (bits, steps) in [(8, 254.0), (4, 15.0)] {
+            let few = Rows::F32(values.clone()).quantised(bits);
+            for (values, few) in values.chunks(32).zip(few.values().chunks(32)) {
+                let low = values.iter().copied().fold(f32::INFINITY, f32::min);
+                let high = values.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                let span = if bits == 8 { 2.0 * high.abs().max(low.abs()) } else { high - low };
+                // Scales are halves: a part in 2,048 more.
+                let bound = span / steps * 0.5 + span / 2048.0;
+                assert!(values.iter().zip(few).all(|(value, few)| (value - few).abs() <= bound), "{bits} {few:?}");
+            }
+        }
+        assert_eq!(Rows::F32(vec![0.0; 32]).quantised(4).values(), vec![0.0; 32]);
+    }
+
+    #[test]
+    fn rows_change_places_with_their_scales() {
+        let groups =
+            Groups { bits: 4, width: 2, quants: vec![1, 2, 3, 4, 5, 6], d: vec![1.0, 2.0, 3.0], m: vec![0.5; 3] };
+        let turned = Rows::Groups(groups).reordered(&[2, 0, 1]);
+        assert_eq!(turned.values(), [15.5, 18.5, 1.5, 2.5, 6.5, 8.5]);
+        assert_eq!(Rows::F32(vec![1.0, 2.0, 3.0, 4.0]).reordered(&[1, 0]).values(), [3.0, 4.0, 1.0, 2.0]);
+    }
+
+    #[test]
+    fn a_packed_matrix_gives_its_rows_back() {
+        let values: Vec<f32> = (0..20 * 7).map(|i| i as f32).collect();
+        let matrix = Matrix::pack(&Rows::F32(values.clone()), 20, 7).expect("fits");
+        let mut row = [0.0; 7];
+        for index in 0..20 {
+            matrix.row(index, &mut row);
+            assert_eq!(row, values[index * 7..][..7]);
+        }
+        assert!(matrix.bytes() == 32 * 7 * 4 && Matrix::pack(&Rows::F16(vec![0; 3]), 2, 2).is_none());
+    }
+}

@@ -8,8 +8,10 @@ use crate::pool::room;
 
 /// Vectors of one inner loop: their sums, two weights and a number fill the 16 registers.
 const BLOCK: usize = 6;
-/// Tiles that are written out together: a block of vectors stays in the first cache for all of them.
-const PANEL: usize = 4;
+/// Columns of a tile that are written out together: 16 kB, half of the first cache. A multiple of every group.
+const PANEL: usize = 256;
+/// Vectors that are multiplied with them before the next tile: they stay in the second cache.
+const VECTORS: usize = 128;
 
 /// Vectors of equal length, at equal distances in memory.
 #[derive(Clone, Copy, Debug)]
@@ -89,7 +91,7 @@ pub(crate) fn tiles_times(
 
 /// All f32 tiles `[tile][column][16]` of `tiles` times `x`; `out[tile][vector][16]`.
 pub(crate) fn single_times(tiles: &[f32], x: Vectors<'_>, out: &mut [f32]) {
-    let (columns, size, wide) = (x.length, x.length * TILE, x.count * TILE);
+    let (size, wide) = (x.length * TILE, x.count * TILE);
     let count = tiles.len() / size.max(1);
     assert!(out.len() >= count * wide);
     #[cfg(target_arch = "x86_64")]
@@ -103,13 +105,13 @@ pub(crate) fn single_times(tiles: &[f32], x: Vectors<'_>, out: &mut [f32]) {
             unsafe {
                 // One vector alone: four tiles at once hide the time that an addition takes.
                 if x.count == 1 && done + 4 <= count {
-                    block::<_, 4>(std::array::from_fn(|t| tile(done + t)), columns, x, 0, out);
+                    block::<_, 4>(std::array::from_fn(|t| tile(done + t)), x, 0, (out, false));
                     done += 4;
                     continue;
                 }
                 let mut rows = 0;
                 while rows < x.count {
-                    rows += block::<_, 1>([tile(done)], columns, x, rows, &mut out[rows * TILE..]);
+                    rows += block::<_, 1>([tile(done)], x, rows, (&mut out[rows * TILE..], false));
                 }
             }
             done += 1;
@@ -177,33 +179,35 @@ fn all<W: crate::avx2::Tile>(
             // SAFETY: the caller asserted that the matrix has the tiles and `out` the room.
             unsafe {
                 if x.count <= 2 && done + 2 <= count {
-                    block::<_, 2>([tile(first + done), tile(first + done + 1)], columns, x, 0, out);
+                    block::<_, 2>([tile(first + done), tile(first + done + 1)], x, 0, (out, false));
                     done += 2;
                 } else {
-                    block::<_, 1>([tile(first + done)], columns, x, 0, out);
+                    block::<_, 1>([tile(first + done)], x, 0, (out, false));
                     done += 1;
                 }
             }
         }
         return;
     }
-    let size = columns * TILE;
-    let panel = room(panel, size * PANEL.min(count.max(1)));
-    for group in (0..count).step_by(PANEL) {
-        let tiles = PANEL.min(count - group);
-        for (index, panel) in panel.chunks_exact_mut(size).take(tiles).enumerate() {
-            // SAFETY: the panel has room for one tile.
-            unsafe { crate::avx2::unpack(tile(first + group + index), columns, panel.as_mut_ptr()) }
-        }
-        let mut done = 0;
-        while done < x.count {
-            let mut rows = 0;
-            for (index, panel) in panel.chunks_exact(size).take(tiles).enumerate() {
-                let out = &mut out[(group + index) * wide + done * TILE..];
-                // SAFETY: as above; a block of one tile is contiguous in `out`.
-                rows = unsafe { block::<_, 1>([crate::avx2::F32(panel.as_ptr())], columns, x, done, out) };
+    let panel = room(panel, PANEL * TILE);
+    for from in (0..x.count).step_by(VECTORS) {
+        let many = VECTORS.min(x.count - from);
+        for index in 0..count {
+            let out = &mut out[index * wide + from * TILE..][..many * TILE];
+            for start in (0..columns).step_by(PANEL) {
+                let end = columns.min(start + PANEL);
+                // SAFETY: the panel has room for these columns of a tile, which starts a group at each multiple of it.
+                unsafe { crate::avx2::unpack(tile(first + index), start, end, panel.as_mut_ptr()) }
+                let x = x.part(from, many).columns(start, end - start);
+                let mut done = 0;
+                while done < many {
+                    // SAFETY: as above; a block of one tile is contiguous in `out`.
+                    done += unsafe {
+                        let tile = [crate::avx2::F32(panel.as_ptr())];
+                        block::<_, 1>(tile, x, done, (&mut out[done * TILE..], start > 0))
+                    };
+                }
             }
-            done += rows;
         }
     }
 }
@@ -211,20 +215,19 @@ fn all<W: crate::avx2::Tile>(
 /// Up to `BLOCK` vectors from `first` on; how many it took. What is left is cut evenly, for a full last block.
 ///
 /// # Safety
-/// Each tile has `columns` columns and these are the length of the vectors.
+/// Each tile has as many columns as the vectors are long.
 #[cfg(target_arch = "x86_64")]
 unsafe fn block<W: crate::avx2::Tile, const T: usize>(
     tiles: [W; T],
-    columns: usize,
     x: Vectors<'_>,
     first: usize,
-    out: &mut [f32],
+    (out, more): (&mut [f32], bool),
 ) -> usize {
     use crate::avx2::product;
     let left = x.count - first;
     let rows = left.div_ceil(left.div_ceil(BLOCK).max(1));
-    assert!(columns == x.length && out.len() >= T * rows * TILE);
-    let out = out.as_mut_ptr();
+    assert!(out.len() >= T * rows * TILE);
+    let (columns, out) = (x.length, (out.as_mut_ptr(), more));
     // SAFETY: the caller's word on the tiles; the rest is asserted.
     unsafe {
         match rows {

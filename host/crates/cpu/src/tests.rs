@@ -155,9 +155,9 @@ fn weights_that_do_not_fit_are_refused() {
     let rows = Rows::F32(vec![0.0; 40]);
     assert!(Matrix::pack(&rows, 5, 9).is_none() && Matrix::pack(&rows, 0, 40).is_none());
     let part = || Matrix::pack(&rows, 5, 8).expect("fits");
-    assert!(
-        Linear::new(vec![part(), part()], None).is_none() && Linear::new(vec![part()], Some(vec![0.0; 4])).is_none()
-    );
+    let other = Matrix::pack(&rows, 8, 5).expect("fits");
+    assert!(Linear::new(vec![part(), other], None).is_none() && Linear::new(Vec::new(), None).is_none());
+    assert!(Linear::new(vec![part()], Some(vec![0.0; 4])).is_none());
     let network = network();
     assert!(Adapter::new(&network, &[]).is_none());
 }

@@ -125,6 +125,10 @@ impl Checkpoint {
     }
 
     fn unknown_encoding(&self, name: &str, quant: Quant) -> EngineError {
+        let name = match self.source {
+            Source::Gguf { .. } => gguf_name(name),
+            Source::Folder { .. } => name.to_owned(),
+        };
         let problem = format!(
             "tensor '{name}' is stored as {quant:?}; {SUPPORTED} are read, so convert the file to one of these"
         );

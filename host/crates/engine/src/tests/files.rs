@@ -1,11 +1,12 @@
 //! Model and adapter files: what is read, and what is refused.
 
+use reef_cpu::{Span, Workspace};
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::{Value as Json, json};
 
 use super::*;
 use crate::error::EngineError;
-use crate::model::ModelConfig;
+use crate::model::{Architecture, ModelConfig};
 
 /// A folder of this test, empty.
 fn folder(name: &str) -> PathBuf {
@@ -53,7 +54,7 @@ fn unsupported_model_files_are_refused_with_a_remedy() {
     let at = find(&other, b"llama");
     other[at..at + 5].copy_from_slice(b"mamba");
     let problem = refusal(&folder.join("model.gguf"), &other).to_string();
-    assert!(problem.contains("'mamba'") && problem.contains("'llama' is supported"), "{problem}");
+    assert!(problem.contains("'mamba'") && problem.contains("'llama', 'qwen2' and 'qwen3' are supported"), "{problem}");
     // The type code stands behind the name, the number of dimensions and two sizes.
     let mut other = whole;
     let name = b"token_embd.weight";
@@ -65,7 +66,7 @@ fn unsupported_model_files_are_refused_with_a_remedy() {
 }
 
 /// Names and shapes of a model of two small blocks.
-fn small_tensors() -> Vec<(String, Vec<usize>)> {
+fn small_tensors(architecture: Architecture) -> Vec<(String, Vec<usize>)> {
     let base = engine().shape().clone();
     let model = ModelConfig { hidden_size: 8, ffn_width: 16, head_width: 4, heads: 2, heads_kv: 1, ..base };
     let mut tensors =
@@ -81,12 +82,20 @@ fn small_tensors() -> Vec<(String, Vec<usize>)> {
         for norm in ["input_layernorm", "post_attention_layernorm"] {
             tensors.push((format!("model.layers.{layer}.{norm}.weight"), vec![8]));
         }
+        let more: &[(&str, usize)] = match architecture {
+            Architecture::Llama => &[],
+            Architecture::Qwen2 => &[("q_proj.bias", 8), ("k_proj.bias", 4), ("v_proj.bias", 4)],
+            Architecture::Qwen3 => &[("q_norm.weight", 4), ("k_norm.weight", 4)],
+        };
+        for (name, size) in more {
+            tensors.push((format!("model.layers.{layer}.self_attn.{name}"), vec![*size]));
+        }
     }
     tensors
 }
 
 /// A Hugging Face folder with that model: bf16, two weight files.
-fn write_folder(folder: &Path, config: &Json) {
+fn write_folder(folder: &Path, config: &Json, architecture: Architecture) {
     let write = |name: &str, json: &Json| std::fs::write(folder.join(name), json.to_string()).expect("written");
     write("config.json", config);
     let letters = ["a", "b", "c", "Ġ", "Ċ", "ab", "<|im_start|>", "<|im_end|>"];
@@ -105,7 +114,7 @@ fn write_folder(folder: &Path, config: &Json) {
     );
     let template = "{% for m in messages %}<|im_start|>{{ m.content | trim }}<|im_end|>{% endfor %}\n<|im_start|>";
     write("tokenizer_config.json", &json!({ "chat_template": template, "eos_token": "<|im_end|>" }));
-    let tensors = small_tensors();
+    let tensors = small_tensors(architecture);
     for (shard, part) in tensors.chunks(tensors.len() / 2 + 1).enumerate() {
         let bytes: Vec<Vec<u8>> = part
             .iter()
@@ -123,15 +132,52 @@ fn write_folder(folder: &Path, config: &Json) {
     }
 }
 
+fn small_config(architecture: Architecture) -> Json {
+    json!({
+        "model_type": architecture.name(), "hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 64, "vocab_size": 8,
+        "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": true, "eos_token_id": 7,
+    })
+}
+
+#[test]
+fn every_architecture_serves_what_it_trains() {
+    for (architecture, rope) in [
+        (Architecture::Llama, json!(null)),
+        (Architecture::Qwen2, json!(null)),
+        (Architecture::Qwen3, json!(null)),
+        (
+            Architecture::Llama,
+            json!({ "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0, "original_max_position_embeddings": 16 }),
+        ),
+    ] {
+        let folder = folder(&format!("{}-{}", architecture.name(), rope.is_null()));
+        let mut json = small_config(architecture);
+        json["rope_scaling"] = rope;
+        write_folder(&folder, &json, architecture);
+        let own = Engine::load(config(folder.clone())).expect("loaded");
+        assert_eq!(own.info().architecture, architecture.name());
+        let tokens: Vec<u32> = (0..40).map(|i| i * 5 % 7).collect();
+        let (mut work, pages) = (Workspace::new(2).expect("threads"), own.network().pages(9));
+        let mut held: Vec<_> = (0..3).map(|_| pages.take().expect("a page")).collect();
+        let span = Span { tokens: &tokens, start: 0, pages: &mut held, adapter: None, logits: true };
+        let served = own.network().step(&mut work, &mut [span]).expect("step").to_vec();
+        let wanted = own.prompt_logits(&tokens).expect("logits");
+        let worst = served.iter().zip(&wanted).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(
+            worst < 1e-4 && served.iter().any(|logit| logit.abs() > 0.01),
+            "{architecture:?}: {served:?} {wanted:?}"
+        );
+        std::fs::remove_dir_all(&folder).expect("removed");
+    }
+}
+
 #[test]
 fn a_hugging_face_folder_serves() {
     let folder = folder("folder");
-    let mut json = json!({
-        "model_type": "llama", "hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 2,
-        "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 64, "vocab_size": 8,
-        "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": true, "eos_token_id": 7,
-    });
-    write_folder(&folder, &json);
+    let mut json = small_config(Architecture::Llama);
+    write_folder(&folder, &json, Architecture::Llama);
     let own = Engine::load(config(folder.clone())).expect("loaded");
     assert_eq!((own.info().context_length, own.info().vocabulary), (64, 8));
     let message = Message { role: "user".to_owned(), content: "  ab c<|im_end|> ".to_owned() };

@@ -4,6 +4,7 @@
 mod files;
 mod model;
 mod serving;
+mod sharing;
 mod training;
 
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ use tokio::sync::mpsc::Receiver;
 use crate::adapter::{Adapter, Lora, LoraConfig};
 use crate::engine::{Engine, EngineConfig};
 use crate::network::ServedWeights;
-use crate::scheduler::{Event, Finish, Request, Token, Weights};
+use crate::scheduler::{Event, Finish, FinishReason, Request, Token, Weights};
 
 fn model_path() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../.deps/models/smollm2-135m-instruct-q4_1.gguf")

@@ -6,7 +6,6 @@ use tch::Kind;
 
 use super::*;
 use crate::error::EngineError;
-use crate::scheduler::FinishReason;
 
 #[test]
 fn a_batch_answers_as_each_request_alone() {

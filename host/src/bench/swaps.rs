@@ -1,0 +1,183 @@
+//! Adapters exchanged every second while streams run, for minutes: what running requests notice of it.
+//! Half of the time nothing is exchanged; the two halves are compared. Each exchange is followed by a check that the
+//! new weights' answer is that of an engine that has seen nothing, token for token.
+
+use std::time::{Duration, Instant};
+
+use reef_core::Sampling;
+use reef_engine::{Engine, EngineConfig, Event, Request, Weights};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use super::engine::user;
+use crate::error::StartError;
+
+/// Streams that run all the time.
+const STREAMS: usize = 4;
+/// Tokens of each of their answers.
+const TOKENS: u32 = 64;
+/// Tokens of the answers that are compared with a cold start.
+const TOKENS_CHECKED: u32 = 8;
+/// Time between two exchanges.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// Gaps between two tokens of a stream, and what went wrong.
+#[derive(Debug, Default)]
+struct Watched {
+    gaps_ms: Vec<f64>,
+    requests: usize,
+    failed: usize,
+    stalled: usize,
+}
+
+/// The figures of `seconds` without and `seconds` with exchanges between the two adapters.
+pub async fn figures(
+    engine: &Engine,
+    config: EngineConfig,
+    adapters: [Vec<(String, Vec<u8>)>; 2],
+    seconds: u64,
+) -> Result<Value, StartError> {
+    let half = Duration::from_secs(seconds.max(2));
+    let (current, seen) = watch::channel(Weights::Base);
+    let quiet = watch_streams(engine, &seen, half).await?;
+    let rss_before = rss_mb();
+    let streams = tokio::spawn({
+        let (engine, seen) = (engine.clone(), seen.clone());
+        async move { watch_streams(&engine, &seen, half).await }
+    });
+    let cold = tokio::task::spawn_blocking(move || Engine::load(EngineConfig { batch_max: 1, ..config })).await;
+    let cold = cold.map_err(|error| StartError::Other(error.to_string()))??;
+    let mut wanted = Vec::new();
+    for files in &adapters {
+        wanted.push(answer(&cold, Weights::Adapter(load(&cold, files).await?)).await?);
+    }
+    let (mut swaps, mut stale, began) = (0usize, 0usize, Instant::now());
+    let mut next = tokio::time::interval(EVERY);
+    while began.elapsed() < half {
+        next.tick().await;
+        let which = swaps % adapters.len();
+        let Some(files) = adapters.get(which) else { break };
+        let weights = Weights::Adapter(load(engine, files).await?);
+        current.send_replace(weights.clone());
+        swaps += 1;
+        stale += usize::from(wanted.get(which) != Some(&answer(engine, weights).await?));
+    }
+    let busy = streams.await.map_err(|error| StartError::Other(error.to_string()))??;
+    Ok(json!({
+        "seconds": seconds,
+        "swaps": swaps,
+        "requests": busy.requests,
+        "failed": busy.failed + quiet.failed,
+        "stalled": busy.stalled,
+        "stale_answers": stale,
+        "gap_p50_ms": { "without": share(&quiet.gaps_ms, 0.5), "with": share(&busy.gaps_ms, 0.5) },
+        "gap_p99_ms": { "without": share(&quiet.gaps_ms, 0.99), "with": share(&busy.gaps_ms, 0.99) },
+        "gap_largest_ms": { "without": share(&quiet.gaps_ms, 1.0), "with": share(&busy.gaps_ms, 1.0) },
+        "rss_grown_mb": rss_mb() - rss_before,
+    }))
+}
+
+/// An adapter, read beside serving.
+async fn load(
+    engine: &Engine,
+    files: &[(String, Vec<u8>)],
+) -> Result<std::sync::Arc<reef_engine::Adapter>, StartError> {
+    let (engine, files) = (engine.clone(), files.to_vec());
+    let read = tokio::task::spawn_blocking(move || engine.adapter_from_files(&files)).await;
+    Ok(read.map_err(|error| StartError::Other(error.to_string()))??)
+}
+
+/// Runs the streams for a time, each request with the weights that are current when it starts.
+async fn watch_streams(
+    engine: &Engine,
+    current: &watch::Receiver<Weights>,
+    time: Duration,
+) -> Result<Watched, StartError> {
+    let began = Instant::now();
+    let prompt = engine.render_chat(&[user("Tell me a long story about the sea.")])?;
+    let tasks: Vec<_> = (0..STREAMS)
+        .map(|stream| {
+            let (engine, current, prompt) = (engine.clone(), current.clone(), prompt.clone());
+            tokio::spawn(async move {
+                let mut watched = Watched::default();
+                while began.elapsed() < time {
+                    let sampling = Sampling { temperature: 1.0, top_p: 1.0, top_k: 0, seed: stream as u64 };
+                    let weights = current.borrow().clone();
+                    let asked = Request::new("bench", prompt.clone(), weights, sampling, TOKENS);
+                    watched.requests += 1;
+                    match engine.generate(asked) {
+                        Ok(mut events) => watched.follow(&mut events).await,
+                        Err(_) => watched.failed += 1,
+                    }
+                }
+                watched
+            })
+        })
+        .collect();
+    let mut all = Watched::default();
+    for task in tasks {
+        let one = task.await.map_err(|error| StartError::Other(error.to_string()))?;
+        all.gaps_ms.extend(one.gaps_ms);
+        (all.requests, all.failed, all.stalled) =
+            (all.requests + one.requests, all.failed + one.failed, all.stalled + one.stalled);
+    }
+    Ok(all)
+}
+
+/// A gap that nobody would wait through.
+const STALL: Duration = Duration::from_secs(5);
+
+impl Watched {
+    async fn follow(&mut self, events: &mut tokio::sync::mpsc::Receiver<Event>) {
+        let mut last: Option<Instant> = None;
+        loop {
+            match tokio::time::timeout(STALL, events.recv()).await {
+                Ok(Some(Event::Token(_))) => {
+                    let now = Instant::now();
+                    self.gaps_ms.extend(last.map(|last| (now - last).as_secs_f64() * 1000.0));
+                    last = Some(now);
+                }
+                Ok(Some(Event::Done(_))) => return,
+                Ok(Some(Event::Failed(_)) | None) => {
+                    self.failed += 1;
+                    return;
+                }
+                Err(_) => {
+                    self.stalled += 1;
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Greedy ids of an answer to a prompt that fills several pages.
+async fn answer(engine: &Engine, weights: Weights) -> Result<Vec<u32>, StartError> {
+    let text = "Write about a sailor, a lighthouse and the sea. ".repeat(6);
+    let sampling = Sampling { temperature: 0.0, top_p: 1.0, top_k: 0, seed: 0 };
+    let prompt = engine.render_chat(&[user(&text)])?;
+    let mut events = engine.generate(Request::new("bench", prompt, weights, sampling, TOKENS_CHECKED))?;
+    let mut ids = Vec::new();
+    while let Some(event) = events.recv().await {
+        if let Event::Token(token) = event {
+            ids.push(token.id);
+        }
+    }
+    Ok(ids)
+}
+
+/// The value below which this share of the values lies.
+fn share(values: &[f64], share: f64) -> f64 {
+    let mut values = values.to_vec();
+    values.sort_by(f64::total_cmp);
+    let place = ((values.len() as f64 * share) as usize).min(values.len().saturating_sub(1));
+    values.get(place).copied().unwrap_or(f64::NAN)
+}
+
+/// Resident memory of this process, from /proc; NaN where there is none.
+fn rss_mb() -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let kilobytes =
+        status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.split_whitespace().next()?.parse().ok());
+    kilobytes.map_or(f64::NAN, |kilobytes: f64| kilobytes / 1000.0)
+}
