@@ -90,20 +90,21 @@ def stop(child: subprocess.Popen) -> None:
 
 
 @contextlib.contextmanager
-def reef() -> Iterator[Endpoint]:
-    """Reef with its embedded engine; it records every exchange."""
+def reef(**engine: int) -> Iterator[Endpoint]:
+    """Reef with its embedded engine; it records every exchange. `engine`: more keys of that section."""
     port, folder = free_port(), fresh_folder("reef")
     config = {
         "listen": f"127.0.0.1:{port}",
         "data": str(folder / "data"),
         "model": str(MODEL),
-        "engine": {"threads": THREADS, "batch_max": 32, "context_max": 2048},
+        "engine": {"threads": THREADS, "batch_max": 32, "context_max": 2048, **engine},
     }
     # JSON is YAML.
     (folder / "reef.yaml").write_text(json.dumps(config))
     command: list[str | Path] = [REEF, "serve", "-c", folder / "reef.yaml"]
-    with process("Reef", command, folder, f"http://127.0.0.1:{port}/healthz"):
-        yield Endpoint("Reef", port, MODEL.stem)
+    with process("Reef", command, folder, f"http://127.0.0.1:{port}/healthz") as child:
+        # The end token (id 2 of this model) is made impossible: every answer has its full length.
+        yield Endpoint("Reef", port, MODEL.stem, {"logit_bias": {"2": -100}}, child.pid)
 
 
 @contextlib.contextmanager

@@ -27,6 +27,7 @@ class Endpoint:
     port: int
     model: str
     extra: dict[str, object] = field(default_factory=dict)
+    pid: int = 0
 
 
 @dataclass

@@ -7,6 +7,7 @@ use reqwest::{RequestBuilder, Response, StatusCode, Url};
 use serde_json::Value;
 
 use crate::error::StartError;
+use crate::tls;
 
 /// Time for one answer.
 const ANSWER_MAX: Duration = Duration::from_secs(180);
@@ -29,10 +30,8 @@ impl Client {
     /// A client of the server at `url`.
     pub fn new(url: &str) -> Result<Self, StartError> {
         let url = address(url)?;
-        let http = reqwest::Client::builder()
-            .timeout(ANSWER_MAX)
-            .build()
-            .map_err(|error| StartError::Other(error.to_string()))?;
+        let http =
+            tls::http_client().timeout(ANSWER_MAX).build().map_err(|error| StartError::Other(error.to_string()))?;
         Ok(Self { http, url, token: std::env::var("REEF_TOKEN").ok().filter(|token| !token.is_empty()) })
     }
 

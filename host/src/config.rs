@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_yaml_ng::Value;
 
 use crate::error::StartError;
+use crate::provider::config::{self as upstreams, BindingSection, ProviderSection};
 use crate::verifiers::check_name;
 
 /// Everything an operator can set.
@@ -36,6 +37,10 @@ pub struct Config {
     pub scenarios: ScenarioSection,
     /// What recipes may do, and their configuration.
     pub recipes: RecipeSection,
+    /// Upstreams that answer beside the embedded engine, by name.
+    pub providers: BTreeMap<String, ProviderSection>,
+    /// Upstream models that recipes may call, by the name they use.
+    pub bindings: BTreeMap<String, BindingSection>,
     /// Limits of sandboxed calls.
     pub sandbox: SandboxConfig,
     /// The trainer.
@@ -200,6 +205,8 @@ impl Default for Config {
             auth: AuthSection::default(),
             scenarios: ScenarioSection::default(),
             recipes: RecipeSection::default(),
+            providers: BTreeMap::new(),
+            bindings: BTreeMap::new(),
             sandbox: SandboxConfig::default(),
             training: TrainingSection::default(),
             http: HttpSection::default(),
@@ -315,6 +322,7 @@ impl Config {
         }
         self.scenarios.gate.check().map_err(|problem| format!("scenarios.{problem}"))?;
         self.recipes.verifiers.keys().try_for_each(|name| check_name(name))?;
+        upstreams::check(&self.providers, &self.bindings)?;
         for (index, token) in self.auth.tokens.iter().enumerate() {
             if token.sha256.is_some() == token.env.is_some() {
                 return Err(format!("auth.tokens[{index}] needs exactly one of 'sha256' and 'env'"));
@@ -330,7 +338,8 @@ const BATCH_MAX: usize = 256;
 const LORA_RANK_MAX: i64 = 1024;
 
 /// Maps whose keys are the operator's own.
-const FREE_MAPS: [&str; 4] = ["recipes.config", "recipes.verifiers", "sandbox.overrides", "scenarios.gate"];
+const FREE_MAPS: [&str; 6] =
+    ["recipes.config", "recipes.verifiers", "sandbox.overrides", "scenarios.gate", "providers", "bindings"];
 
 fn refuse_unknown_keys(value: &Value, known: &Value, path: &str) -> Result<(), String> {
     if FREE_MAPS.contains(&path) {

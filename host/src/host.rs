@@ -25,17 +25,19 @@ use crate::component_file;
 use crate::config::Config;
 use crate::error::StartError;
 use crate::http::body::BodyLimit;
-use crate::http::chat::Serving;
+use crate::http::inference::Serving;
 use crate::http::report::Feedback;
 use crate::http::scenarios::Management;
 use crate::http::status::Operations;
 use crate::http::{Parts, router};
+use crate::jobs::bound_models::BoundModels;
 use crate::jobs::environment::environment;
 use crate::jobs::exchange_recipe::{Exchange, Uploads};
 use crate::jobs::guest_reads::GuestReads;
 use crate::jobs::learn_scenario::learn_scenario;
 use crate::jobs::run_step::{Workshop, record_call};
 use crate::jobs::trainer_thread::TrainerThread;
+use crate::provider::Providers;
 use crate::receipts::Receipts;
 use crate::recipe_files;
 use crate::recipes::Recipes;
@@ -145,18 +147,17 @@ fn lock_data(folder: &Path) -> Result<File, StartError> {
 }
 
 async fn build(config: &Config, auth: Arc<Auth>) -> Result<Built, StartError> {
+    let providers = Providers::from_config(&config.providers)?;
     let data = lock_data(&config.data)?;
     let prometheus = prometheus()?;
     let store = Store::open(&config.data.join("reef.db")).await?;
-    let repo_path = config.data.join("releases.git");
-    let repo = blocking(move || ReleaseRepo::open(&repo_path)).await??;
+    let repo = releases(config).await?;
     // The model takes longest: what is wrong with the recipe or the verifiers is told before it is read.
     let sandbox = sandbox(config)?;
     sandbox.on_call(Arc::new(record_call));
     let recipe = own_recipe(&sandbox, &store, config).await?;
     let verifiers = verifiers::load(&sandbox, Some(&config.data), config).await?;
-    let engine_config = engine_config(config);
-    let engine = blocking(move || Engine::load(engine_config)).await??;
+    let engine = engine(config).await?;
     let weights = WeightsCache::new(repo.clone(), engine.clone(), config.engine.adapters_retained_max);
     let (opened_sender, opened) = mpsc::channel(OPENED_QUEUE_MAX);
     let scenarios = Arc::new(Scenarios::new(
@@ -175,8 +176,7 @@ async fn build(config: &Config, auth: Arc<Auth>) -> Result<Built, StartError> {
         store: store.clone(),
         recipe_config: Arc::new(config.recipes.config.clone().into_iter().collect()),
     };
-    let workshop =
-        recipe.as_ref().map(|recipe| workshop(config, &scenarios, &engine, (recipe, exchange.clone()))).transpose()?;
+    let workshop = workshop(config, (&scenarios, &providers), &engine, (recipe.as_ref(), &exchange))?;
     let receipts = Receipts::default();
     let manifest = recipe.as_ref().map(|recipe| Arc::new(recipe.manifest().clone()));
     let parts = Parts {
@@ -188,6 +188,7 @@ async fn build(config: &Config, auth: Arc<Auth>) -> Result<Built, StartError> {
             scenarios: Arc::clone(&scenarios),
             receipts: receipts.clone(),
             implicit_creation: config.scenarios.allow_implicit_scenario_creation,
+            providers: providers.clone(),
         },
         feedback: Feedback {
             store: store.clone(),
@@ -210,9 +211,20 @@ async fn build(config: &Config, auth: Arc<Auth>) -> Result<Built, StartError> {
             prometheus,
             recipe: recipe.as_ref().map(Recipe::label),
             sandbox,
+            providers,
         },
     };
     Ok(Built { parts, workshop, opened, scenarios, store, data })
+}
+
+async fn releases(config: &Config) -> Result<ReleaseRepo, StartError> {
+    let path = config.data.join("releases.git");
+    Ok(blocking(move || ReleaseRepo::open(&path)).await??)
+}
+
+async fn engine(config: &Config) -> Result<Engine, StartError> {
+    let config = engine_config(config);
+    Ok(blocking(move || Engine::load(config)).await??)
 }
 
 /// The recipe that the server is started with, loaded and kept.
@@ -261,22 +273,24 @@ fn sandbox(config: &Config) -> Result<Sandbox, StartError> {
 
 fn workshop(
     config: &Config,
-    scenarios: &Arc<Scenarios>,
+    (scenarios, providers): (&Arc<Scenarios>, &Providers),
     engine: &Engine,
-    (recipe, exchange): (&Recipe, Exchange),
-) -> Result<Workshop, StartError> {
+    (recipe, exchange): (Option<&Recipe>, &Exchange),
+) -> Result<Option<Workshop>, StartError> {
+    let bound = BoundModels::new(config, providers)?;
+    let Some(recipe) = recipe else { return Ok(None) };
     recipe
         .manifest()
         .check_config(&exchange.recipe_config)
         .map_err(|problem| StartError::Config(format!("recipes.config: {problem}")))?;
     let (training, verifiers) = (&config.training, &exchange.reads.verifiers);
     let environment = environment(engine, config.engine.lora, training.share, &config.sandbox, verifiers);
-    Ok(Workshop {
+    Ok(Some(Workshop {
         store: exchange.store.clone(),
         scenarios: Arc::clone(scenarios),
         engine: engine.clone(),
         recipe: recipe.clone(),
-        exchange,
+        exchange: exchange.clone(),
         trainer: TrainerThread::start()
             .map_err(|error| StartError::Other(format!("the trainer thread cannot start: {error}")))?,
         lora: config.engine.lora,
@@ -284,7 +298,8 @@ fn workshop(
         step_max: Duration::from_secs(config.training.step_seconds_max),
         turn: Arc::new(Semaphore::new(1)),
         environment,
-    })
+        bound,
+    }))
 }
 
 async fn run_learners(workshop: Option<Workshop>, mut opened: mpsc::Receiver<Arc<Scenario>>, pool_max: u32) {

@@ -3,6 +3,7 @@
 //! `traceparent` that records carry, so one trace leads from a request to the release it caused.
 
 use std::io::IsTerminal;
+use std::time::Duration;
 
 use opentelemetry::trace::{SpanContext, SpanId, TraceContextExt, TraceFlags, TraceId, TraceState, TracerProvider};
 use opentelemetry::{Context, KeyValue};
@@ -17,6 +18,10 @@ use tracing_subscriber::{EnvFilter, Layer};
 
 use crate::config::{LogFormat, TelemetrySection};
 use crate::error::StartError;
+use crate::tls;
+
+/// Time for one export.
+const EXPORT_MAX: Duration = Duration::from_secs(10);
 
 /// Keeps the exporter alive; `shutdown` sends what is buffered.
 #[derive(Debug, Default)]
@@ -62,12 +67,21 @@ impl Telemetry {
 }
 
 fn exporter(endpoint: &str) -> Result<SdkTracerProvider, StartError> {
+    let refuse = |reason: String| {
+        StartError::Config(format!("telemetry.otlp_endpoint '{endpoint}' cannot be used: {reason}; check it"))
+    };
+    // A blocking client has a runtime of its own, which must not begin inside another.
+    let client = std::thread::spawn(|| tls::blocking_http_client().timeout(EXPORT_MAX).build())
+        .join()
+        .map_err(|_| refuse("its HTTP client died".to_owned()))?
+        .map_err(|error| refuse(error.to_string()))?;
     let exporter = opentelemetry_otlp::SpanExporter::builder()
         .with_http()
+        .with_http_client(client)
         .with_endpoint(endpoint)
         .with_headers(std::collections::HashMap::new())
         .build()
-        .map_err(|e| StartError::Config(format!("telemetry.otlp_endpoint '{endpoint}' cannot be used: {e}")))?;
+        .map_err(|error| refuse(error.to_string()))?;
     let resource = Resource::builder()
         .with_service_name("reef")
         .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")))

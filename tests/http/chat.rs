@@ -94,14 +94,52 @@ async fn a_prompt_beyond_the_context_is_told_in_the_shape_clients_detect() {
 async fn what_is_not_supported_is_refused_by_name() {
     let caller = shared();
     for (field, value) in [
-        ("n", json!(2)),
-        ("tools", json!([{ "type": "function" }])),
+        ("n", json!(0)),
+        ("functions", json!([{ "name": "f" }])),
         ("max_tokens", json!(0)),
         ("temprature", json!(1)),
+        ("max_tokens", json!(-1)),
     ] {
         let answer = refused(&caller, json!({ field: value })).await;
         assert_eq!(answer.body["error"]["param"], field, "{}", answer.body);
     }
+    let image = json!([{ "role": "user", "content": [{ "type": "image_url", "image_url": { "url": "data:image/png;base64,AA" } }] }]);
+    let answer = refused(&caller, json!({ "messages": image })).await;
+    assert_eq!(answer.body["error"]["param"], "messages");
+    assert!(answer.body["error"]["message"].as_str().unwrap().contains("image_url"), "{}", answer.body);
+}
+
+#[tokio::test]
+async fn several_choices_have_seeds_of_their_own_and_one_usage() {
+    let caller = shared();
+    let how = json!({ "n": 3, "temperature": 1.0, "seed": 7, "max_tokens": 12 });
+    let answer = caller.chat("Tell me something.", how).await.ok();
+    let texts: Vec<&str> = (0..3).map(|n| answer.body["choices"][n]["message"]["content"].as_str().unwrap()).collect();
+    assert!(texts[0] != texts[1] || texts[1] != texts[2], "{texts:?}");
+    let second =
+        caller.chat("Tell me something.", json!({ "temperature": 1.0, "seed": 8, "max_tokens": 12 })).await.ok();
+    assert_eq!(second.text(), texts[1], "each choice has the next seed");
+    let stored = caller.get(&caller.path(&format!("/records/{}", answer.receipt()))).await.ok().body;
+    assert!(stored["record"]["tokens"].is_null(), "a trace is one sequence");
+    let output = answer.body["usage"]["completion_tokens"].as_u64().unwrap();
+    assert!((3..=36).contains(&output), "{output}");
+}
+
+#[tokio::test]
+async fn biases_and_penalties_change_what_is_said() {
+    let caller = shared();
+    let how = |extra: Value| {
+        let mut body = json!({ "temperature": 0, "max_tokens": 6, "return_token_ids": true });
+        body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        body
+    };
+    let plain = caller.chat("Say hello.", how(json!({}))).await.ok();
+    let first = plain.body["choices"][0]["token_ids"][0].to_string();
+    let barred = caller.chat("Say hello.", how(json!({ "logit_bias": { first.clone(): -100 } }))).await.ok();
+    let ids = barred.body["choices"][0]["token_ids"].to_string();
+    assert!(!ids.trim_matches(['[', ']']).split(',').any(|id| id == first), "{first} in {ids}");
+    caller.chat("Say hello.", how(json!({ "presence_penalty": 1.5, "frequency_penalty": -0.5 }))).await.ok();
+    refused(&caller, how(json!({ "logit_bias": { "999999999": 1 } }))).await;
 }
 
 #[tokio::test]

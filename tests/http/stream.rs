@@ -47,12 +47,12 @@ async fn a_stream_says_what_the_whole_answer_says() {
 }
 
 #[tokio::test]
-async fn usage_and_receipt_come_before_done() {
+async fn the_receipt_then_usage_come_before_done() {
     let caller = shared();
     let (headers, stream) =
         caller.stream("hi", json!({ "stream_options": { "include_usage": true }, "temperature": 0 })).await;
     let frames = frames(&stream);
-    let [.., usage, receipt] = frames.as_slice() else { panic!("two last frames") };
+    let [.., receipt, usage] = frames.as_slice() else { panic!("two last frames") };
     assert_eq!(usage["choices"], json!([]));
     assert!(usage["usage"]["completion_tokens"].as_u64().unwrap() > 0);
     assert_eq!(receipt["choices"], json!([]));

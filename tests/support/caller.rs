@@ -46,7 +46,12 @@ impl Answer {
 
 impl Caller {
     pub fn new(url: &str, scenario: &str) -> Self {
-        Self { url: url.to_owned(), scenario: scenario.to_owned(), http: reqwest::Client::new(), token: None }
+        Self {
+            url: url.to_owned(),
+            scenario: scenario.to_owned(),
+            http: reef::tls::http_client().build().expect("a client"),
+            token: None,
+        }
     }
 
     pub fn with_token(mut self, token: &str) -> Self {

@@ -46,7 +46,9 @@ enum Command {
     )]
     Demo(DemoArgs),
     /// Measure this machine: decode, prefill, training, swap, and the sandbox of recipes.
-    #[command(after_help = "Examples:\n  reef bench --json\n  reef bench --sandbox --json\n  reef bench --swap-seconds 300 --json")]
+    #[command(
+        after_help = "Examples:\n  reef bench --json\n  reef bench --sandbox --json\n  reef bench --swap-seconds 300 --json"
+    )]
     Bench(BenchArgs),
     /// What a running server does now.
     #[command(after_help = "Example:\n  reef status --url http://127.0.0.1:8420")]

@@ -8,6 +8,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::Value;
 
 use super::error::DemoError;
+use crate::tls;
 
 /// Longest wait for one reply; a chat request may queue behind a training step.
 const REPLY_SECONDS_MAX: u64 = 180;
@@ -73,7 +74,7 @@ impl Reply {
 impl Client {
     /// `base_url` such as `http://127.0.0.1:8420`, with or without a slash at the end.
     pub fn new(base_url: &str, token: Option<String>) -> Result<Self, DemoError> {
-        let http = reqwest::Client::builder()
+        let http = tls::http_client()
             .no_proxy()
             .connect_timeout(Duration::from_secs(CONNECT_SECONDS_MAX))
             .timeout(Duration::from_secs(REPLY_SECONDS_MAX))

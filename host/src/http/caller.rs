@@ -9,9 +9,10 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use reef_core::{ReleaseId, ScenarioName, Tag, TenantId};
+use reef_dialects::Dialect;
 use std::sync::Arc;
 
-use super::error::{ApiError, V1Error};
+use super::error::ApiError;
 use crate::auth::{Auth, Principal};
 use crate::config::Scope;
 
@@ -38,6 +39,8 @@ pub struct Caller {
     pub release: Option<ReleaseId>,
     /// W3C `traceparent`.
     pub traceparent: Option<String>,
+    /// `x-request-id`, the client's or ours.
+    pub request_id: Option<String>,
 }
 
 impl Caller {
@@ -118,6 +121,7 @@ impl Caller {
                 None => text(headers, "x-reef-artifact-version")?.map(ReleaseId::parse).transpose()?,
             },
             traceparent: text(headers, "traceparent")?.map(str::to_owned),
+            request_id: headers.get("x-request-id").and_then(|id| id.to_str().ok()).map(str::to_owned),
             tags,
         })
     }
@@ -213,5 +217,5 @@ where
 
 /// An error in the shape of the route that was called.
 pub fn dialect_response(path: &str, error: ApiError) -> Response {
-    if path.starts_with("/v1/") { V1Error(error).into_response() } else { error.into_response() }
+    if path.starts_with("/v1/") { error.in_dialect(Dialect::of_path(path)) } else { error.into_response() }
 }

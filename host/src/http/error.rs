@@ -1,19 +1,23 @@
 //! Errors of single requests, in the shape that the route's dialect speaks.
-//! Handlers return `ApiError`; `/v1/*` handlers wrap it in `V1Error`. Every error has a stable code,
-//! and 429 and 503 carry an integer `Retry-After`.
+//! Handlers of `/reef/*` return `ApiError`; those of `/v1/*` answer with `ApiError::in_dialect`. Every error has a
+//! stable code, and 429 and 503 carry an integer `Retry-After`.
+
+use std::borrow::Cow;
 
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use reef_core::{InvalidName, ReportError};
+use reef_dialects::{Dialect, Refusal};
 use reef_engine::EngineError;
 use reef_store::StoreError;
 use serde_json::{Value, json};
 
+use crate::provider::ProviderError;
 use crate::scenarios::ScenarioError;
 use crate::weights::WeightsError;
 
-/// Seconds a client is asked to wait after 429 and 503.
+/// Seconds a client is asked to wait after 429 and 503, unless a provider said how long.
 const RETRY_AFTER_S: u32 = 1;
 
 /// One refused or failed request.
@@ -22,17 +26,19 @@ pub struct ApiError {
     /// HTTP status.
     pub status: StatusCode,
     /// Stable code.
-    pub code: &'static str,
+    pub code: Cow<'static, str>,
     /// A sentence.
     pub message: String,
     /// The parameter at fault.
     pub param: Option<String>,
+    /// Seconds after which the same request may succeed.
+    pub retry_after_s: Option<u32>,
 }
 
 impl ApiError {
     /// Any error.
-    pub fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
-        Self { status, code, message: message.into(), param: None }
+    pub fn new(status: StatusCode, code: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
+        Self { status, code: code.into(), message: message.into(), param: None, retry_after_s: None }
     }
 
     /// 400, naming the parameter.
@@ -60,23 +66,21 @@ impl ApiError {
         json!({ "error": { "code": self.code, "message": self.message, "param": self.param } })
     }
 
-    /// The body in OpenAI's shape.
-    pub fn openai_body(&self) -> Value {
-        let kind = match self.status.as_u16() {
-            401 => "authentication_error",
-            403 => "permission_error",
-            404 => "not_found_error",
-            429 => "rate_limit_error",
-            500.. => "server_error",
-            _ => "invalid_request_error",
-        };
-        json!({ "error": { "message": self.message, "type": kind, "param": self.param, "code": self.code } })
+    /// The body in a dialect's shape.
+    pub fn body(&self, dialect: Dialect) -> Value {
+        dialect.error_body(self.status.as_u16(), &self.code, &self.message, self.param.as_deref())
+    }
+
+    /// The response in a dialect's shape.
+    pub fn in_dialect(&self, dialect: Dialect) -> Response {
+        self.respond(self.body(dialect))
     }
 
     fn respond(&self, body: Value) -> Response {
         let mut response = (self.status, Json(body)).into_response();
         if matches!(self.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
-            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER_S));
+            let seconds = self.retry_after_s.unwrap_or(RETRY_AFTER_S);
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
         if self.status == StatusCode::UNAUTHORIZED {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
@@ -91,19 +95,37 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// An error on `/v1/*`, in OpenAI's shape.
+/// An error on a route of `/v1/*` that belongs to no dialect, in OpenAI's shape.
 #[derive(Debug)]
 pub struct V1Error(pub ApiError);
 
 impl IntoResponse for V1Error {
     fn into_response(self) -> Response {
-        self.0.respond(self.0.openai_body())
+        self.0.in_dialect(Dialect::Chat)
     }
 }
 
 impl<E: Into<ApiError>> From<E> for V1Error {
     fn from(error: E) -> Self {
         Self(error.into())
+    }
+}
+
+impl From<Refusal> for ApiError {
+    fn from(Refusal { param, message }: Refusal) -> Self {
+        Self::invalid(param, message)
+    }
+}
+
+impl From<ProviderError> for ApiError {
+    fn from(error: ProviderError) -> Self {
+        let status = StatusCode::from_u16(error.status()).unwrap_or(StatusCode::BAD_GATEWAY);
+        let told = Self::new(status, error.code().to_owned(), error.to_string());
+        let retry_after_s = match &error {
+            ProviderError::Refused { retry_after_s, .. } => *retry_after_s,
+            ProviderError::Unavailable(_) | ProviderError::Broken(_) => None,
+        };
+        Self { param: error.param().map(str::to_owned), retry_after_s, ..told }
     }
 }
 

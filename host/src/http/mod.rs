@@ -4,8 +4,8 @@
 
 pub mod body;
 pub mod caller;
-pub mod chat;
 pub mod error;
+pub mod inference;
 pub mod params;
 pub mod recipe;
 pub mod releases;
@@ -21,12 +21,13 @@ use axum::http::{HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
+use reef_dialects::Dialect;
 use tower_http::catch_panic::CatchPanicLayer;
 
 use self::body::BodyLimit;
 use self::caller::dialect_response;
-use self::chat::Serving;
 use self::error::ApiError;
+use self::inference::{Serving, unrecorded};
 use self::report::Feedback;
 use self::scenarios::Management;
 use self::status::Operations;
@@ -70,7 +71,12 @@ pub fn router(parts: Parts) -> Router {
         .route("/steps", get(releases::steps))
         .route("/steps/{n}", get(releases::step));
     Router::new()
-        .route(chat::PATH, post(chat::chat_completions))
+        .route(Dialect::Chat.path(), post(inference::chat_completions))
+        .route(Dialect::Completions.path(), post(inference::completions))
+        .route(Dialect::Messages.path(), post(inference::messages))
+        .route(Dialect::Responses.path(), post(inference::responses))
+        .route(unrecorded::COUNT_TOKENS, post(unrecorded::count_tokens))
+        .route(unrecorded::EMBEDDINGS, post(unrecorded::embeddings))
         .route("/v1/models", get(status::models))
         .route("/reef/report", post(report::report))
         .route("/reef/scenarios", get(scenarios::list).post(scenarios::create))
@@ -96,10 +102,13 @@ pub fn router(parts: Parts) -> Router {
 /// Bytes of a request id that is taken over from the client.
 const REQUEST_ID_BYTES_MAX: usize = 128;
 
-/// Echoes `x-request-id`, or makes one.
-async fn request_id(request: Request, next: Next) -> Response {
+/// Echoes `x-request-id`, or makes one, which the handlers then see as if it had been sent.
+async fn request_id(mut request: Request, next: Next) -> Response {
     let given = request.headers().get("x-request-id").filter(|id| id.len() <= REQUEST_ID_BYTES_MAX).cloned();
     let id = given.or_else(|| HeaderValue::from_str(&uuid::Uuid::now_v7().to_string()).ok());
+    if let Some(id) = &id {
+        request.headers_mut().insert("x-request-id", id.clone());
+    }
     let mut response = next.run(request).await;
     if let Some(id) = id {
         response.headers_mut().insert("x-request-id", id);

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use super::caller::Caller;
 use super::error::{ApiError, V1Error};
 use crate::config::Scope;
+use crate::provider::Providers;
 use crate::scenarios::{LearnerStatus, Scenario, Scenarios};
 
 /// The part of the host that reports on itself.
@@ -32,6 +33,8 @@ pub struct Operations {
     pub recipe: Option<String>,
     /// For its gauges.
     pub sandbox: Sandbox,
+    /// For the names of their models.
+    pub providers: Providers,
 }
 
 impl std::fmt::Debug for Operations {
@@ -63,12 +66,14 @@ pub async fn metrics(State(operations): State<Operations>) -> Response {
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], operations.prometheus.render()).into_response()
 }
 
-/// `GET /v1/models`: the base name answers with the head; every head and alias is listed.
+/// `GET /v1/models`: the base name answers with the head; every head and alias is listed, and every provider's model.
 pub async fn models(State(operations): State<Operations>, caller: Caller) -> Result<Json<Value>, V1Error> {
     caller.require(Scope::Infer)?;
     let info = operations.engine.info();
-    let entry = |id: &str, root: &str, created_ms: i64| json!({ "id": id, "object": "model", "created": created_ms / 1000, "owned_by": "reef", "root": root });
+    let row = |id: &str, owner: &str, root: &str, created_ms: i64| json!({ "id": id, "object": "model", "created": created_ms / 1000, "owned_by": owner, "root": root });
+    let entry = |id: &str, root: &str, created_ms: i64| row(id, "reef", root, created_ms);
     let mut rows = vec![entry(&info.name, &info.name, 0)];
+    rows.extend(operations.providers.models().map(|(model, provider)| row(model, provider, model, 0)));
     for scenario in operations.scenarios.list(caller.tenant()).await {
         if caller.sees(&scenario.key.1) {
             let served = scenario.served();

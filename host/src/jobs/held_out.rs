@@ -7,9 +7,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use reef_core::{ContentId, HeldOutTask, Message, Sampling, sha256_hex};
 use reef_engine::{Engine, EngineError, Event, FinishReason, Request, Weights};
-use reef_sandbox::{ChatRequest, Completion, Finish, Models, ModelsError, Usage};
+use reef_sandbox::{ChatRequest, ChatSampling, Completion, Finish, Models, ModelsError, Usage};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
+
+use super::bound_models::{Bound, BoundModels, Question};
 
 /// Tokens of an answer to a held-out task beyond the wanted answer's own length.
 const ANSWER_TOKENS_SLACK: usize = 8;
@@ -99,6 +101,7 @@ pub struct StepModels {
     engine: Engine,
     runtime: Handle,
     bindings: Vec<Binding>,
+    bound: BoundModels,
     held_out: Arc<HeldOut>,
     cache: ScoreCache,
     measured: Measured,
@@ -114,23 +117,46 @@ impl StepModels {
         cache: ScoreCache,
         measured: Measured,
     ) -> Self {
-        Self { engine, runtime: Handle::current(), bindings, held_out, cache, measured, spent: Usage::default() }
+        let (runtime, bound, spent) = (Handle::current(), BoundModels::default(), Usage::default());
+        Self { engine, runtime, bindings, bound, held_out, cache, measured, spent }
+    }
+
+    /// With upstream models beside its own.
+    pub fn with_bound(self, bound: BoundModels) -> Self {
+        Self { bound, ..self }
     }
 
     fn binding(&self, name: &str) -> Result<Binding, ModelsError> {
-        self.bindings
-            .iter()
-            .find(|binding| binding.name == name)
-            .cloned()
-            .ok_or_else(|| ModelsError::UnknownBinding(name.to_owned()))
+        let own = self.bindings.iter().find(|binding| binding.name == name).cloned();
+        own.ok_or_else(|| match self.bound.find(name) {
+            Some(_) => {
+                ModelsError::Invalid(format!("'{name}' is a provider's model; held-out tasks stay in this server"))
+            }
+            None => ModelsError::UnknownBinding(name.to_owned()),
+        })
     }
 
     fn spend(&mut self, calls: usize) -> Result<(), ModelsError> {
-        self.spent.calls = self.spent.calls.saturating_add(count(calls));
-        if self.spent.calls > CALLS_MAX {
-            return Err(ModelsError::Budget(format!("a step makes at most {CALLS_MAX} model calls")));
+        spend(&mut self.spent.calls, calls)
+    }
+
+    fn ask_upstream(&mut self, bound: &Bound, requests: Vec<ChatRequest>) -> Result<Vec<Vec<Completion>>, ModelsError> {
+        let (mut questions, mut counts) = (Vec::new(), Vec::with_capacity(requests.len()));
+        for ChatRequest { messages, sampling } in requests {
+            let messages = Arc::new(messages);
+            counts.push(sampling.n as usize);
+            questions.extend((0..sampling.n).map(|draw| Question {
+                messages: Arc::clone(&messages),
+                sampling: ChatSampling { seed: sampling.seed.map(|seed| seed.wrapping_add(draw)), ..sampling.clone() },
+            }));
         }
-        Ok(())
+        let (calls, mut tokens) = (&mut self.spent.calls, Usage::default());
+        let answers = self.runtime.block_on(bound.answer(&questions, |tries| spend(calls, tries), &mut tokens));
+        // What was drawn before a failure has been paid for, too.
+        self.spent.prompt_tokens = self.spent.prompt_tokens.saturating_add(tokens.prompt_tokens);
+        self.spent.answer_tokens = self.spent.answer_tokens.saturating_add(tokens.answer_tokens);
+        let mut answers = answers?.into_iter();
+        Ok(counts.into_iter().map(|drawn| answers.by_ref().take(drawn).collect()).collect())
     }
 
     /// Answers several prompts together, so that the engine batches them.
@@ -164,6 +190,16 @@ struct Prompt {
     sampling: Sampling,
     tokens_max: u32,
     stop: Vec<String>,
+}
+
+/// A call that would be one too many is not made, and not counted.
+fn spend(spent: &mut u32, calls: usize) -> Result<(), ModelsError> {
+    let after = spent.saturating_add(count(calls));
+    if after > CALLS_MAX {
+        return Err(ModelsError::Budget(format!("a step makes at most {CALLS_MAX} model calls")));
+    }
+    *spent = after;
+    Ok(())
 }
 
 fn count(items: usize) -> u32 {
@@ -217,10 +253,14 @@ const GREEDY: Sampling = Sampling { temperature: 0.0, top_p: 1.0, top_k: 0, seed
 
 impl Models for StepModels {
     fn bindings(&mut self) -> Result<Vec<String>, ModelsError> {
-        Ok(self.bindings.iter().map(|binding| binding.name.to_owned()).collect())
+        let own = self.bindings.iter().map(|binding| binding.name.to_owned());
+        Ok(own.chain(self.bound.names().cloned()).collect())
     }
 
     fn chat(&mut self, binding: &str, requests: Vec<ChatRequest>) -> Result<Vec<Vec<Completion>>, ModelsError> {
+        if let Some(bound) = self.bound.find(binding) {
+            return self.ask_upstream(&bound, requests);
+        }
         let weights = self.binding(binding)?.weights;
         let (mut prompts, mut counts) = (Vec::new(), Vec::with_capacity(requests.len()));
         for ChatRequest { messages, sampling } in requests {

@@ -1,6 +1,7 @@
 //! Background work: one learner per scenario, one trainer thread for all of them; and steps done again.
 
 pub mod backtest;
+pub mod bound_models;
 pub mod environment;
 pub mod exchange_recipe;
 pub mod guest_reads;

@@ -20,6 +20,7 @@ use reef_sandbox::{
 };
 use reef_store::{Bytes, Commit, Environment, STATE_WRITER_KEY, StepInputs, StepTranscript, Store};
 
+use super::bound_models::BoundModels;
 use super::exchange_recipe::Exchange;
 use super::held_out::{Binding, HeldOut, Measured, ScoreCache, StepModels};
 use super::trainer_thread::{Abort, Files, Start, StepTraining, TrainerThread};
@@ -62,6 +63,8 @@ pub struct Workshop {
     pub environment: Environment,
     /// Which recipe a scenario uses, and how it falls back.
     pub exchange: Exchange,
+    /// Upstream models that recipes may call.
+    pub bound: BoundModels,
 }
 
 /// What one step works on.
@@ -220,7 +223,8 @@ impl Run<'_> {
             Arc::clone(&held_out),
             cache,
             self.measured.clone(),
-        );
+        )
+        .with_bound(self.workshop.bound.clone());
         let models = Recording::new(Box::new(models), self.recorder.clone());
         let call = self.call(None, Some(Box::new(models)));
         let span = tracing::info_span!("evaluate", step = self.work.step.step);

@@ -9,12 +9,16 @@ mod answers;
 mod ask;
 pub mod chat;
 pub mod completions;
+mod dialect;
 mod fields;
 mod image;
 mod items;
 pub mod messages;
 mod openai;
 mod order;
+pub mod relay;
+#[cfg(test)]
+mod relay_tests;
 mod reply;
 pub mod responses;
 mod sse;
@@ -22,5 +26,7 @@ mod sse;
 mod translation_tests;
 
 pub use ask::{Ask, Format, Input, Part, Refusal, Role, Tool, ToolChoice, Turn};
+pub use dialect::{Dialect, Reader, Writer};
+pub use relay::Relay;
 pub use reply::{Choice, Envelope, Event, Frame, FrameData, Piece, Reply, Stop, TokenInfo, Usage};
 pub use sse::{SseEvent, SseReader, SseTooLong};

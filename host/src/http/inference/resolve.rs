@@ -1,6 +1,6 @@
-//! Which scenario and which weights answer a request: headers and model name, resolved once.
+//! Which scenario and which weights or provider answer a request: headers and model name, resolved once.
 //! The model name is looked at before anything is created or answered; an unknown model or release is an
-//! error, never the base.
+//! error, never the base. An operator's allow-list comes before scenarios of the same name.
 
 use std::sync::Arc;
 
@@ -10,7 +10,11 @@ use reef_core::{ReleaseId, ScenarioName};
 use super::Serving;
 use crate::http::caller::Caller;
 use crate::http::error::ApiError;
+use crate::provider::Upstream;
 use crate::scenarios::{Scenario, ScenarioError, Served, to_the_end};
+
+/// Characters of an unknown model's name that an error repeats.
+const MODEL_CHARS_SHOWN: usize = 200;
 
 /// What a model name stands for.
 enum Model {
@@ -20,14 +24,23 @@ enum Model {
     Alias(ScenarioName),
     /// A release id.
     Release(ReleaseId),
+    /// A provider's model.
+    Upstream(Arc<Upstream>),
 }
 
-/// The scenario and the snapshot that answer.
-pub async fn resolve(
-    serving: &Serving,
-    caller: &Caller,
-    model: &str,
-) -> Result<(Arc<Scenario>, Arc<Served>), ApiError> {
+/// What answers a request.
+#[derive(Debug)]
+pub struct Resolved {
+    /// The scenario that the exchange belongs to.
+    pub scenario: Arc<Scenario>,
+    /// The snapshot in service.
+    pub served: Arc<Served>,
+    /// The provider that answers; none: the embedded engine.
+    pub upstream: Option<Arc<Upstream>>,
+}
+
+/// Finds what answers; a new scenario comes into being where that is allowed.
+pub async fn resolve(serving: &Serving, caller: &Caller, model: &str) -> Result<Resolved, ApiError> {
     let named = parse(serving, model)?;
     let name = match (&caller.scenario, &named) {
         (None, Model::Alias(alias)) => {
@@ -54,7 +67,25 @@ pub async fn resolve(
         Some(pinned) if pinned == served.release.release_id => served,
         Some(pinned) => Arc::new(serving.scenarios.pinned(&scenario, &pinned).await?),
     };
-    Ok((scenario, served))
+    let upstream = match named {
+        Model::Upstream(upstream) => Some(upstream),
+        Model::Head | Model::Alias(_) | Model::Release(_) => None,
+    };
+    Ok(Resolved { scenario, served, upstream })
+}
+
+/// Is there such a model? Nothing comes into being, and a release is not loaded.
+pub async fn check(serving: &Serving, caller: &Caller, model: &str) -> Result<(), ApiError> {
+    let Model::Alias(alias) = parse(serving, model)? else { return Ok(()) };
+    caller.check_sees(&alias)?;
+    match serving.scenarios.get(caller.tenant(), &alias).await {
+        Ok(_) => Ok(()),
+        Err(ScenarioError::Unknown(_)) if serving.implicit_creation && caller.scenario.as_ref() == Some(&alias) => {
+            Ok(())
+        }
+        Err(ScenarioError::Unknown(_)) => Err(unknown_model(serving, model)),
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn parse(serving: &Serving, model: &str) -> Result<Model, ApiError> {
@@ -64,12 +95,15 @@ fn parse(serving: &Serving, model: &str) -> Result<Model, ApiError> {
     if let Ok(release) = ReleaseId::parse(model) {
         return Ok(Model::Release(release));
     }
+    if let Some(upstream) = serving.providers.find(model) {
+        return Ok(Model::Upstream(Arc::clone(upstream)));
+    }
     ScenarioName::parse(model).map(Model::Alias).map_err(|_| unknown_model(serving, model))
 }
 
 /// A name without a header could be anybody's typing error, so it never creates a scenario.
 fn may_create(caller: &Caller, named: &Model) -> bool {
-    matches!(named, Model::Head) || (matches!(named, Model::Alias(_)) && caller.scenario.is_some())
+    matches!(named, Model::Head | Model::Upstream(_)) || (matches!(named, Model::Alias(_)) && caller.scenario.is_some())
 }
 
 /// The header pins a release, and so does a release id as model; both must mean the same one.
@@ -100,7 +134,13 @@ async fn create(
 }
 
 fn unknown_model(serving: &Serving, model: &str) -> ApiError {
-    let (shown, known) = (model.escape_default(), &serving.engine.info().name);
-    let message = format!("the model '{shown}' does not exist; use '{known}', the scenario's name or a release id");
+    let known = &serving.engine.info().name;
+    no_model(model, &format!("use '{known}', the scenario's name, a release id or a provider's model"))
+}
+
+/// 404; `remedy` says what to do.
+pub fn no_model(model: &str, remedy: &str) -> ApiError {
+    let shown: String = model.escape_default().take(MODEL_CHARS_SHOWN).collect();
+    let message = format!("the model '{shown}' does not exist; {remedy}");
     ApiError { param: Some("model".to_owned()), ..ApiError::new(StatusCode::NOT_FOUND, "model_not_found", message) }
 }

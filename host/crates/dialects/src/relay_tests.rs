@@ -1,0 +1,162 @@
+//! Streams as upstreams send them, passed on: what a client reads is what was sent, and nothing terminal leaves early.
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use crate::answers::{Answer, answer, envelope, reply, sent};
+use crate::ask::{Ask, Input};
+use crate::dialect::Dialect;
+use crate::relay::{Relay, whole};
+use crate::reply::{Envelope, Event, Reply};
+use crate::sse::{SseEvent, SseReader};
+
+const DIALECTS: [Dialect; 3] = [Dialect::Chat, Dialect::Messages, Dialect::Responses];
+
+fn ask(include_usage: bool) -> Ask {
+    Ask { stream: true, include_usage, ..Ask::new("m", Input::Text("hi".to_owned())) }
+}
+
+/// What an upstream of the dialect sends, with a field that nobody knows and another receipt.
+fn upstream(dialect: Dialect, answer: &Answer, seed: u64) -> Vec<SseEvent> {
+    let mut writer = dialect.writer(&ask(true), Envelope { receipt: "theirs".to_owned(), ..envelope() });
+    let mut frames: Vec<_> = answer.events(seed).iter().flat_map(|event| writer.push(event)).collect();
+    frames.extend(writer.close());
+    let mut frames = sent(&frames, seed);
+    for frame in &mut frames {
+        let Ok(mut data) = serde_json::from_str::<Value>(&frame.data) else { continue };
+        data["odd"] = json!({ "kept": true });
+        data.as_object_mut().expect("object").remove("reef");
+        frame.data = data.to_string();
+    }
+    // A chunk that held nothing but their receipt is nothing that an upstream sends.
+    frames.retain(|frame| {
+        dialect != Dialect::Chat || !frame.data.contains("\"choices\":[]") || frame.data.contains("\"usage\"")
+    });
+    frames
+}
+
+/// The text that leaves at once, and that which waits for the record.
+fn relayed(dialect: Dialect, ask: &Ask, frames: &[SseEvent]) -> (String, String) {
+    let (mut relay, mut reader) = (Relay::new(dialect, ask, envelope()), dialect.reader());
+    let mut now = String::new();
+    for frame in frames {
+        let events = reader.push(frame).expect("readable");
+        now.push_str(&relay.push(frame.clone(), &events).concat());
+    }
+    (now, relay.close().concat())
+}
+
+fn read_events(text: &str) -> Vec<SseEvent> {
+    let mut reader = SseReader::new(1 << 20);
+    let mut events = reader.push(text.as_bytes()).expect("short");
+    events.extend(reader.finish());
+    events
+}
+
+fn heard(dialect: Dialect, frames: &[SseEvent]) -> Reply {
+    let mut reader = dialect.reader();
+    let mut events: Vec<Event> = frames.iter().flat_map(|frame| reader.push(frame).expect("readable")).collect();
+    events.extend(reader.finish().expect("complete"));
+    reply(&events)
+}
+
+proptest! {
+    #[test]
+    fn a_client_reads_what_the_upstream_said(answer in answer(), seed in any::<u64>()) {
+        for dialect in DIALECTS {
+            let frames = upstream(dialect, &answer, seed);
+            let (now, later) = relayed(dialect, &ask(true), &frames);
+            let passed = read_events(&format!("{now}{later}"));
+            prop_assert_eq!(heard(dialect, &passed), heard(dialect, &frames));
+            prop_assert!(later.contains("\"agent_record_id\":\"r1\""), "{}", later);
+            for (frame, passed) in frames.iter().zip(read_events(&now)) {
+                prop_assert_eq!(frame, &passed);
+            }
+            for end in ["finish_reason\":\"", "[DONE]", "message_delta", "response.completed", "response.incomplete"] {
+                prop_assert!(!now.contains(end), "{}", now);
+            }
+        }
+    }
+
+    #[test]
+    fn an_answer_that_fails_has_an_end_of_its_own(answer in answer(), seed in any::<u64>(), cut in any::<prop::sample::Index>()) {
+        for dialect in DIALECTS {
+            let frames = upstream(dialect, &answer, seed);
+            let frames = &frames[..cut.index(frames.len())];
+            let (mut relay, mut reader) = (Relay::new(dialect, &ask(false), envelope()), dialect.reader());
+            let mut text = String::new();
+            for frame in frames {
+                let events = reader.push(frame).expect("readable");
+                text.push_str(&relay.push(frame.clone(), &events).concat());
+            }
+            text.push_str(&relay.fail("c", "m", "server_error").concat());
+            prop_assert!(relay.close().is_empty() && relay.fail("c", "m", "k").is_empty());
+            let passed = read_events(&text);
+            let last = passed.last().expect("an end");
+            match dialect {
+                Dialect::Messages => {
+                    prop_assert_eq!(last.event.as_deref(), Some("error"));
+                    let count = |name: &str| passed.iter().filter(|frame| frame.event.as_deref() == Some(name)).count();
+                    prop_assert_eq!(count("content_block_start"), count("content_block_stop"));
+                }
+                Dialect::Responses => {
+                    prop_assert_eq!(last.event.as_deref(), Some("response.failed"));
+                    for (number, frame) in passed.iter().enumerate() {
+                        let data: Value = serde_json::from_str(&frame.data).expect("JSON");
+                        prop_assert_eq!(&data["sequence_number"], &json!(number));
+                    }
+                }
+                _ => prop_assert_eq!(last.data.as_str(), "[DONE]"),
+            }
+        }
+    }
+}
+
+fn events_of(lines: &[&str]) -> Vec<SseEvent> {
+    lines.iter().map(|data| SseEvent { event: None, data: (*data).to_owned() }).collect()
+}
+
+#[test]
+fn the_receipt_is_a_chunk_before_usage_and_usage_goes_only_to_who_asked() {
+    let frames = events_of(&[
+        r#"{"id":"c1","model":"theirs","choices":[{"index":0,"delta":{"content":"a"}}],"x_odd":1,"usage":null}"#,
+        r#"{"id":"c1","model":"theirs","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#,
+        r#"{"id":"c1","model":"theirs","choices":[],"usage":{"prompt_tokens":1,"completion_tokens":1}}"#,
+        "[DONE]",
+    ]);
+    for (wanted, length) in [(true, 4), (false, 3)] {
+        let (now, later) = relayed(Dialect::Chat, &ask(wanted), &frames);
+        assert_eq!(now, format!("data: {}\n\n", frames[0].data));
+        let later = read_events(&later);
+        assert_eq!(later.len(), length, "{later:?}");
+        assert_eq!(later[0], frames[1]);
+        let receipt: Value = serde_json::from_str(&later[1].data).expect("JSON");
+        let reef = json!({ "agent_record_id": "r1", "release_id": "rel" });
+        assert_eq!(receipt, json!({ "id": "c1", "model": "theirs", "choices": [], "reef": reef }));
+        assert_eq!(later.last().expect("an end").data, "[DONE]");
+    }
+}
+
+#[test]
+fn an_upstream_that_forgets_its_end_is_helped() {
+    let chunk = r#"{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#;
+    let (_, later) = relayed(Dialect::Chat, &ask(false), &events_of(&[chunk]));
+    assert!(later.ends_with("data: [DONE]\n\n") && later.contains("agent_record_id"));
+    let delta = r#"{"type":"message_delta","delta":{"stop_reason":"end_turn"}}"#;
+    let (_, later) = relayed(Dialect::Messages, &ask(false), &events_of(&[delta]));
+    assert!(later.contains("event: message_stop") && later.contains("agent_record_id"));
+}
+
+#[test]
+fn several_lines_of_data_stay_several_lines() {
+    let frames = [SseEvent { event: Some("e".to_owned()), data: "{\"choices\":\n[]}".to_owned() }];
+    let (now, _) = relayed(Dialect::Chat, &ask(false), &frames);
+    assert_eq!(now, "event: e\ndata: {\"choices\":\ndata: []}\n\n");
+}
+
+#[test]
+fn a_whole_answer_keeps_what_nobody_knows() {
+    let raw = json!({ "id": "theirs", "odd": 1 });
+    let reef = json!({ "agent_record_id": "r1", "release_id": "rel" });
+    assert_eq!(whole(raw, &envelope()), json!({ "id": "theirs", "odd": 1, "reef": reef }));
+}

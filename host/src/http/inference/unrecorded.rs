@@ -1,0 +1,73 @@
+//! Model requests that are no samples and leave no record: counting tokens, and embeddings.
+//! The embedded engine counts; everything else is passed on to the provider of the model.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use reef_dialects::{Dialect, messages};
+use serde_json::{Map, Value};
+
+use super::{Serving, embedded_error, resolve};
+use crate::config::Scope;
+use crate::http::body::JsonObject;
+use crate::http::caller::Caller;
+use crate::http::error::ApiError;
+use crate::provider::{Passed, Upstream, embedded};
+
+/// Anthropic's route for counting.
+pub const COUNT_TOKENS: &str = "/v1/messages/count_tokens";
+/// OpenAI's route for embeddings.
+pub const EMBEDDINGS: &str = "/v1/embeddings";
+
+/// `POST /v1/messages/count_tokens`
+pub async fn count_tokens(State(serving): State<Serving>, caller: Caller, JsonObject(body): JsonObject) -> Response {
+    told(count(&serving, &caller, &body).await, Dialect::Messages)
+}
+
+/// `POST /v1/embeddings`
+pub async fn embeddings(State(serving): State<Serving>, caller: Caller, JsonObject(body): JsonObject) -> Response {
+    told(embed(&serving, &caller, &body).await, Dialect::Chat)
+}
+
+fn told(answer: Result<Value, ApiError>, dialect: Dialect) -> Response {
+    match answer {
+        Ok(body) => (StatusCode::OK, Json(body)).into_response(),
+        Err(error) => error.in_dialect(dialect),
+    }
+}
+
+async fn count(serving: &Serving, caller: &Caller, body: &Map<String, Value>) -> Result<Value, ApiError> {
+    caller.require(Scope::Infer)?;
+    let ask = messages::parse_count_tokens(body)?;
+    match serving.providers.find(&ask.model) {
+        Some(upstream) if upstream.dialect() == Dialect::Messages => relay(upstream, COUNT_TOKENS, caller, body).await,
+        Some(_) => Err(ApiError::invalid("model", "the provider of this model does not count tokens; estimate them")),
+        None => {
+            resolve::check(serving, caller, &ask.model).await?;
+            let tokens = embedded::count(&serving.engine, &Arc::new(ask), Dialect::Messages).await;
+            Ok(messages::token_count(tokens.map_err(embedded_error)? as u64))
+        }
+    }
+}
+
+async fn embed(serving: &Serving, caller: &Caller, body: &Map<String, Value>) -> Result<Value, ApiError> {
+    caller.require(Scope::Infer)?;
+    let Some(model) = body.get("model").and_then(Value::as_str) else {
+        return Err(ApiError::invalid(
+            "model",
+            "model must be the name of a provider's model; GET /v1/models lists them",
+        ));
+    };
+    let Some(upstream) = serving.providers.find(model) else {
+        return Err(resolve::no_model(model, "use the name of a provider's model that makes embeddings"));
+    };
+    relay(upstream, EMBEDDINGS, caller, body).await
+}
+
+async fn relay(upstream: &Upstream, path: &str, caller: &Caller, body: &Map<String, Value>) -> Result<Value, ApiError> {
+    let passed = Passed { traceparent: caller.traceparent.clone(), request_id: caller.request_id.clone() };
+    Ok(upstream.relay_json(path, body, &passed).await?)
+}

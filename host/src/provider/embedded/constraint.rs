@@ -1,0 +1,217 @@
+//! What the text of an answer must match: a format, a call, or either.
+//! A format alone is compiled as it came; calls become a grammar in the form in which this model's answers are read
+//! again. Arguments follow the function's schema as far as it can be compiled: where it cannot, those of a strict
+//! function are refused and any other function gets any JSON object.
+
+use reef_dialects::{Ask, Dialect, Format, Tool, ToolChoice};
+use reef_engine::{AnswerPiece, Constraint, Engine, Guide};
+use serde_json::{Value, json};
+
+use super::prompt::functions;
+use super::{ProviderError, refusal, refused};
+
+/// Functions whose schemas are compiled together; with more, only those of strict ones are.
+const SCHEMAS_MAX: usize = 64;
+/// Calls of one answer that has to call, so that a model that repeats itself comes to an end.
+const CALLS_MAX: usize = 8;
+/// White space between the parts of JSON.
+const WHITE_SPACE: &str = r"[\x20\x0A\x0D\x09]{1,64}";
+
+/// How a model writes a call: before the function's name, between it and the arguments, after them, between calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Form {
+    open: &'static str,
+    middle: &'static str,
+    close: &'static str,
+    between: &'static str,
+}
+
+const HERMES: Form =
+    Form { open: "<tool_call>\n{\"name\": ", middle: ", \"arguments\": ", close: "}\n</tool_call>", between: "\n" };
+const LLAMA_3: Form = Form { open: "{\"name\": ", middle: ", \"parameters\": ", close: "}", between: "; " };
+
+/// The guide of an answer; none if it is free. Blocks while it is compiled.
+pub(super) fn guide(engine: &Engine, ask: &Ask, dialect: Dialect) -> Result<Option<Guide>, ProviderError> {
+    let must_call = matches!(ask.tool_choice, ToolChoice::Required | ToolChoice::Named(_));
+    if ask.format == Format::Text && !must_call {
+        return Ok(None);
+    }
+    let (thinks, form) = habits(engine);
+    let callable: Vec<&Tool> = functions(ask).filter(|tool| is_choice(ask, tool)).collect();
+    if must_call && (callable.is_empty() || form.is_none()) {
+        return Err(cannot_call(&callable));
+    }
+    let format = if must_call { None } else { schema(&ask.format) };
+    let field = format_field(dialect);
+    // Compiled first by itself: it tells exactly what is wrong, and bounds what the grammar costs.
+    let alone = format.as_ref().map(|format| engine.guide(&Constraint::JsonSchema(format.clone()))).transpose();
+    let alone = alone.map_err(|error| refusal("invalid_request", field, format!("{field}: {error}")))?;
+    let form = form.filter(|_| !callable.is_empty());
+    if format.is_some() && form.is_some_and(|form| form.open.starts_with('{')) {
+        let reason = "this model writes calls as plain JSON, so an answer in a format cannot be told from a call";
+        return Err(refusal("invalid_request", field, format!("{field}: {reason}; send it without tools")));
+    }
+    let calls = form.map(|form| calls(engine, form, &callable)).transpose()?;
+    if !thinks && calls.is_none() {
+        return Ok(alone);
+    }
+    let many = ask.parallel_calls != Some(false) && !matches!(ask.tool_choice, ToolChoice::Named(_));
+    let grammar = grammar(thinks, format.as_ref(), calls.as_ref(), many);
+    engine.guide(&Constraint::Lark(grammar)).map(Some).map_err(|error| refused(error, dialect))
+}
+
+fn is_choice(ask: &Ask, tool: &Tool) -> bool {
+    !matches!(&ask.tool_choice, ToolChoice::Named(name) if *name != tool.name)
+}
+
+fn cannot_call(callable: &[&Tool]) -> ProviderError {
+    let reason = if callable.is_empty() {
+        "the chosen tool is no function, and this model can call nothing else"
+    } else {
+        "this model writes calls in a form that cannot be enforced"
+    };
+    refusal("invalid_request", "tool_choice", format!("tool_choice: {reason}; use \"auto\""))
+}
+
+/// Where the dialect asks for a format.
+fn format_field(dialect: Dialect) -> &'static str {
+    match dialect {
+        Dialect::Chat | Dialect::Completions => "response_format",
+        Dialect::Messages => "output_config.format",
+        Dialect::Responses => "text.format",
+    }
+}
+
+fn schema(format: &Format) -> Option<Value> {
+    match format {
+        Format::Text => None,
+        Format::Json => Some(json!({ "type": "object" })),
+        Format::Schema { schema, .. } => Some(schema.clone()),
+    }
+}
+
+/// Whether answers begin with reasoning, and in which form calls in them are read: told by what the engine's own
+/// parser makes of a sample.
+fn habits(engine: &Engine) -> (bool, Option<Form>) {
+    let read = |text: &str| {
+        let mut parser = engine.answer_parser(true);
+        let mut pieces = parser.push(text);
+        pieces.extend(parser.finish());
+        pieces
+    };
+    let thinks = matches!(read("x").as_slice(), [AnswerPiece::Reasoning(_)]);
+    let before = if thinks { "</think>" } else { "" };
+    let reads = |form: &Form| {
+        let sample = format!("{before}{}\"f\"{}{{}}{}", form.open, form.middle, form.close);
+        read(&sample).iter().any(|piece| matches!(piece, AnswerPiece::CallStart { .. }))
+    };
+    (thinks, [HERMES, LLAMA_3].into_iter().find(reads))
+}
+
+/// Functions with the schemas of their arguments, and how they are called.
+struct Calls {
+    form: Form,
+    functions: Vec<(String, Value)>,
+}
+
+fn calls(engine: &Engine, form: Form, callable: &[&Tool]) -> Result<Calls, ProviderError> {
+    let few = callable.len() <= SCHEMAS_MAX;
+    let arguments = |tool: &&Tool| {
+        let any = json!({ "type": "object" });
+        let Some(wanted) = arguments(&tool.parameters).filter(|_| few || tool.strict) else {
+            return Ok((tool.name.clone(), any));
+        };
+        match engine.guide(&Constraint::JsonSchema(wanted.clone())) {
+            Ok(_) => Ok((tool.name.clone(), wanted)),
+            Err(_) if !tool.strict => Ok((tool.name.clone(), any)),
+            Err(error) => {
+                let name: String = tool.name.escape_debug().take(64).collect();
+                Err(refusal("invalid_request", "tools", format!("tools: the parameters of '{name}': {error}")))
+            }
+        }
+    };
+    Ok(Calls { form, functions: callable.iter().map(arguments).collect::<Result<_, _>>()? })
+}
+
+/// The schema of a function's arguments, which are an object whether it says so or not.
+fn arguments(parameters: &Value) -> Option<Value> {
+    let mut wanted = parameters.as_object()?.clone();
+    wanted.entry("type").or_insert_with(|| json!("object"));
+    Some(Value::Object(wanted))
+}
+
+/// In the Lark syntax of llguidance.
+fn grammar(thinks: bool, format: Option<&Value>, calls: Option<&Calls>, many: bool) -> String {
+    let mut rules = Vec::new();
+    let start = if thinks { "think (/[ \\n]{1,8}/)? body" } else { "body" };
+    rules.push(format!("start: {start}"));
+    if thinks {
+        rules.push("think[suffix=\"</think>\"]: /(?s:.*)/".to_owned());
+    }
+    let bodies = [format.map(|_| "answer"), calls.map(|_| "calls")];
+    rules.push(format!("body: {}", bodies.into_iter().flatten().collect::<Vec<_>>().join(" | ")));
+    rules.extend(format.map(|schema| format!("answer: {}", embedded(schema))));
+    if let Some(Calls { form, functions }) = calls {
+        let more = format!(" ({} call){{0,{}}}", literal(form.between), CALLS_MAX - 1);
+        rules.push(format!("calls: call{}", if many { more.as_str() } else { "" }));
+        let names: Vec<String> = (0..functions.len()).map(|index| format!("call_{index}")).collect();
+        rules.push(format!("call: {}", names.join(" | ")));
+        for (index, (name, schema)) in functions.iter().enumerate() {
+            let open = literal(&format!("{}{}{}", form.open, json!(name), form.middle));
+            rules.push(format!("call_{index}: {open} arguments_{index} {}", literal(form.close)));
+            rules.push(format!("arguments_{index}: {}", embedded(schema)));
+        }
+    }
+    rules.join("\n")
+}
+
+/// Text as a grammar spells it.
+fn literal(text: &str) -> String {
+    json!(text).to_string()
+}
+
+/// A schema in a grammar. It was compiled by itself before, so what is not known here is only an annotation.
+fn embedded(schema: &Value) -> String {
+    let mut schema = schema.clone();
+    if let Some(fields) = schema.as_object_mut() {
+        let options = json!({ "lenient": true, "whitespace_pattern": WHITE_SPACE });
+        fields.insert("x-guidance".to_owned(), options);
+    }
+    format!("%json {schema}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn two() -> Calls {
+        let functions = vec![("f".to_owned(), json!({ "type": "object" })), ("g\"h".to_owned(), json!({}))];
+        Calls { form: HERMES, functions }
+    }
+
+    #[test]
+    fn a_grammar_holds_each_function_with_its_own_schema() {
+        let text = grammar(false, None, Some(&two()), false);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(&lines[..4], ["start: body", "body: calls", "calls: call", "call: call_0 | call_1"]);
+        assert_eq!(
+            lines[4],
+            r#"call_0: "<tool_call>\n{\"name\": \"f\", \"arguments\": " arguments_0 "}\n</tool_call>""#
+        );
+        assert!(lines[5].starts_with("arguments_0: %json {") && lines[5].contains("\"lenient\":true"), "{}", lines[5]);
+        assert!(lines[6].contains(r#"\"g\\\"h\""#), "{}", lines[6]);
+    }
+
+    #[test]
+    fn several_calls_are_bounded_and_a_format_or_thoughts_stand_beside_them() {
+        let text = grammar(true, Some(&json!({ "type": "object" })), Some(&two()), true);
+        assert!(text.starts_with("start: think (/[ \\n]{1,8}/)? body\nthink[suffix=\"</think>\"]: /(?s:.*)/\n"));
+        assert!(text.contains("body: answer | calls\n") && text.contains("calls: call (\"\\n\" call){0,7}\n"));
+    }
+
+    #[test]
+    fn arguments_are_an_object() {
+        assert_eq!(arguments(&json!({})), Some(json!({ "type": "object" })));
+        assert_eq!(arguments(&Value::Null), None);
+    }
+}

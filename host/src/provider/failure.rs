@@ -1,0 +1,157 @@
+//! What an upstream says when it does not answer, told to whom it concerns.
+//! A request at fault is the client's matter; a key, an account or a server at fault is the operator's. Texts from
+//! outside are cut, and the key's value never leaves, whoever repeats it.
+
+use std::fmt;
+
+use reqwest::StatusCode;
+use serde_json::Value;
+
+use super::ProviderError;
+
+/// Characters of an upstream's sentence that are repeated, and of its codes and parameters.
+const SENTENCE_CHARS_MAX: usize = 500;
+const NAME_CHARS_MAX: usize = 64;
+/// A shorter key would be found in ordinary words.
+const KEY_CHARS_MIN: usize = 6;
+
+/// An upstream's key. It shows itself to nobody.
+#[derive(Clone, Default)]
+pub struct Secret(String);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+impl Secret {
+    /// Keeps `key`.
+    pub fn new(key: String) -> Self {
+        Self(key)
+    }
+
+    /// The text without the key, cut.
+    pub fn shown(&self, text: &str, chars_max: usize) -> String {
+        let text = if self.0.len() < KEY_CHARS_MIN { text.to_owned() } else { text.replace(&self.0, "[redacted]") };
+        let plain = |char: char| if char.is_control() { ' ' } else { char };
+        text.trim().chars().take(chars_max).map(plain).collect()
+    }
+
+    /// A sentence of a reader about the upstream, without the key.
+    pub fn broken(&self, provider: &str, sentence: &str) -> ProviderError {
+        let told = self.shown(sentence, SENTENCE_CHARS_MAX);
+        ProviderError::Broken(format!("the answer of provider '{provider}' is not usable: {told}"))
+    }
+}
+
+/// An answer that is not a success.
+#[derive(Debug)]
+pub struct Failure<'a> {
+    /// The provider's name.
+    pub provider: &'a str,
+    /// Its key.
+    pub secret: &'a Secret,
+    /// The status.
+    pub status: StatusCode,
+    /// Seconds of `Retry-After`.
+    pub retry_after_s: Option<u32>,
+    /// What could be read of the body.
+    pub body: &'a [u8],
+}
+
+impl Failure<'_> {
+    /// Whom it concerns.
+    pub fn error(&self) -> ProviderError {
+        let (provider, status) = (self.provider, self.status.as_u16());
+        let body: Option<Value> = serde_json::from_slice(self.body).ok();
+        let told = body.as_ref().map_or_else(String::new, |body| self.sentence(body));
+        let told =
+            if told.is_empty() { self.status.canonical_reason().unwrap_or("no reason").to_owned() } else { told };
+        match status {
+            300..400 => ProviderError::Broken(format!(
+                "provider '{provider}' redirects to another address ({status}), which is not followed; \
+                 its operator must correct providers.{provider}.url"
+            )),
+            // Not the client's token but the server's key or account.
+            401..=403 => ProviderError::Unavailable(format!(
+                "provider '{provider}' does not accept this server's key or account ({status}: {told}); \
+                 its operator must correct it"
+            )),
+            400..500 => ProviderError::Refused {
+                status,
+                code: self
+                    .name(body.as_ref(), "code")
+                    .or(self.name(body.as_ref(), "type"))
+                    .unwrap_or_else(default_code),
+                message: told,
+                param: self.name(body.as_ref(), "param"),
+                retry_after_s: self.retry_after_s,
+            },
+            _ => ProviderError::Unavailable(format!("provider '{provider}' failed ({status}: {told}); try again")),
+        }
+    }
+
+    /// The sentence of a JSON error, in whichever shape; a page of HTML has none.
+    fn sentence(&self, body: &Value) -> String {
+        let places = ["/error/message", "/message", "/detail", "/error"];
+        let found = places.iter().find_map(|place| body.pointer(place).and_then(Value::as_str));
+        found.map_or_else(String::new, |text| self.secret.shown(text, SENTENCE_CHARS_MAX))
+    }
+
+    fn name(&self, body: Option<&Value>, field: &str) -> Option<String> {
+        let value = body?.pointer(&format!("/error/{field}"))?.as_str()?;
+        Some(self.secret.shown(value, NAME_CHARS_MAX)).filter(|name| !name.is_empty())
+    }
+}
+
+fn default_code() -> String {
+    "provider_refused".to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(status: u16, body: &str) -> ProviderError {
+        let secret = Secret::new("sk-very-secret".to_owned());
+        let status = StatusCode::from_u16(status).expect("a status");
+        Failure { provider: "p", secret: &secret, status, retry_after_s: Some(7), body: body.as_bytes() }.error()
+    }
+
+    #[test]
+    fn a_request_at_fault_is_told_in_the_upstreams_words() {
+        let body = r#"{"error":{"message":"too long: sk-very-secret","type":"t","code":"context_length_exceeded","param":"messages"}}"#;
+        assert_eq!(
+            error(400, body),
+            ProviderError::Refused {
+                status: 400,
+                code: "context_length_exceeded".to_owned(),
+                message: "too long: [redacted]".to_owned(),
+                param: Some("messages".to_owned()),
+                retry_after_s: Some(7),
+            }
+        );
+        let anthropic = error(429, r#"{"type":"error","error":{"type":"rate_limit_error","message":"slow"}}"#);
+        assert_eq!((anthropic.status(), anthropic.code()), (429, "rate_limit_error"));
+    }
+
+    #[test]
+    fn a_key_an_account_or_a_server_at_fault_is_not_the_clients_matter() {
+        for status in [401, 402, 403, 500, 502, 503, 529] {
+            let told = error(status, r#"{"error":{"message":"Incorrect key sk-very-secret"}}"#);
+            assert_eq!(told.status(), 503, "{told}");
+            assert!(!told.to_string().contains("very-secret"), "{told}");
+        }
+        assert_eq!(error(302, "").status(), 502);
+    }
+
+    #[test]
+    fn pages_and_endless_texts_are_not_repeated() {
+        let page = error(400, "<html><body>Bad Request</body></html>");
+        assert_eq!(page.to_string(), "Bad Request");
+        let long = error(400, &format!("{{\"error\":\"{}\"}}", "x".repeat(100_000)));
+        assert_eq!(long.to_string().len(), SENTENCE_CHARS_MAX);
+        assert_eq!(format!("{:?}", Secret::new("k".to_owned())), "Secret");
+    }
+}

@@ -1,0 +1,175 @@
+//! The body of an upstream's answer becomes steps, as fast as whoever hears them takes them.
+//! `Upstream::ask` spawns it; it ends with the answer, with the first error, or when nobody hears it any more, which
+//! closes the connection. Sizes and silences are bounded.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use reqwest::Response;
+use reqwest::header::CONTENT_TYPE;
+use serde_json::Value;
+use tokio::sync::mpsc::Sender;
+use tokio::time::timeout;
+
+use reef_dialects::{Dialect, Event, SseEvent, SseReader};
+
+use super::failure::Secret;
+use super::{Heard, ProviderError};
+
+/// Bytes of an answer that is one object.
+pub const WHOLE_BYTES_MAX: usize = 64 << 20;
+/// Bytes of one event of a stream, and of a stream.
+const EVENT_BYTES_MAX: usize = 1 << 20;
+const STREAM_BYTES_MAX: usize = 256 << 20;
+/// Time for the connection's end after the answer's: a connection that was read to its end is used again.
+const DRAIN_MAX: Duration = Duration::from_secs(1);
+/// Names of the events that end a stream.
+const LAST_EVENTS: [&str; 4] = ["message_stop", "response.completed", "response.incomplete", "response.failed"];
+
+/// How one answer is read.
+#[derive(Debug)]
+pub struct Reading {
+    /// The provider's name.
+    pub provider: String,
+    /// Its key, which no error repeats.
+    pub secret: Secret,
+    /// What it speaks.
+    pub dialect: Dialect,
+    /// A stream was asked for.
+    pub streamed: bool,
+    /// The client speaks the same dialect.
+    pub same: bool,
+    /// The longest silence.
+    pub idle_max: Duration,
+}
+
+/// What a body holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Object,
+    Stream,
+}
+
+type Heards = Sender<Result<Heard, ProviderError>>;
+
+impl Reading {
+    /// Reads to the end.
+    pub async fn run(self, mut response: Response, heard: Heards) {
+        let outcome = tokio::select! {
+            () = heard.closed() => "cancelled",
+            read = self.read(&mut response, &heard) => match read {
+                Ok(()) => "answered",
+                Err(error) => {
+                    // A receiver that is gone has no use for the error.
+                    let _ = heard.send(Err(error)).await;
+                    "broken"
+                }
+            },
+        };
+        drop(heard);
+        metrics::counter!("reef_upstream_requests_total", "provider" => self.provider, "outcome" => outcome)
+            .increment(1);
+        if outcome == "answered" {
+            // What comes after the end concerns nobody.
+            let _ = timeout(DRAIN_MAX, async { while let Ok(Some(_)) = response.chunk().await {} }).await;
+        }
+    }
+
+    async fn read(&self, response: &mut Response, heard: &Heards) -> Result<(), ProviderError> {
+        match self.form(response)? {
+            Form::Object => self.object(response, heard).await,
+            Form::Stream => self.stream(response, heard).await,
+        }
+    }
+
+    /// The content type decides; where there is none, what was asked for.
+    fn form(&self, response: &Response) -> Result<Form, ProviderError> {
+        let asked = if self.streamed { Form::Stream } else { Form::Object };
+        let Some(kind) = response.headers().get(CONTENT_TYPE) else { return Ok(asked) };
+        let kind = kind.to_str().unwrap_or_default().split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+        match kind.as_str() {
+            "text/event-stream" => Ok(Form::Stream),
+            "application/json" => Ok(Form::Object),
+            "" | "text/plain" | "application/octet-stream" => Ok(asked),
+            other if other.ends_with("+json") => Ok(Form::Object),
+            other => {
+                Err(self.broken(&format!("it has the content type '{other}', which is neither JSON nor a stream")))
+            }
+        }
+    }
+
+    async fn object(&self, response: &mut Response, heard: &Heards) -> Result<(), ProviderError> {
+        let bytes = self.whole(response, WHOLE_BYTES_MAX).await?;
+        let text = String::from_utf8(bytes).map_err(|_| self.broken("it is not UTF-8"))?;
+        let body: Value = serde_json::from_str(&text).map_err(|_| self.broken("it is not JSON"))?;
+        let events = self.dialect.read_whole(&body).map_err(|sentence| self.broken(&sentence))?;
+        if self.same && self.streamed {
+            // Its frames are what the client would get, and there are none.
+            return Err(self.broken("it is one object where a stream was asked for"));
+        }
+        let raw = (self.same && !self.streamed).then_some(SseEvent { event: None, data: text });
+        send(heard, Heard { events, raw }).await;
+        Ok(())
+    }
+
+    /// The bytes of an answer that is not a stream.
+    pub async fn whole(&self, response: &mut Response, bytes_max: usize) -> Result<Vec<u8>, ProviderError> {
+        let mut bytes = Vec::new();
+        while let Some(chunk) = self.chunk(response).await? {
+            if bytes.len() + chunk.len() > bytes_max {
+                return Err(self.broken(&format!("it is longer than {bytes_max} bytes")));
+            }
+            bytes.extend_from_slice(&chunk);
+        }
+        Ok(bytes)
+    }
+
+    async fn stream(&self, response: &mut Response, heard: &Heards) -> Result<(), ProviderError> {
+        let (mut frames, mut reader) = (SseReader::new(EVENT_BYTES_MAX), self.dialect.reader());
+        let (mut bytes, mut ended) = (0, false);
+        while !ended {
+            let chunk = self.chunk(response).await?;
+            let read = match &chunk {
+                Some(chunk) => frames.push(chunk).map_err(|error| self.broken(&error.to_string()))?,
+                None => std::mem::replace(&mut frames, SseReader::new(EVENT_BYTES_MAX)).finish(),
+            };
+            bytes += chunk.as_ref().map_or(0, Bytes::len);
+            if bytes > STREAM_BYTES_MAX {
+                return Err(self.broken(&format!("it is longer than {STREAM_BYTES_MAX} bytes")));
+            }
+            ended = chunk.is_none();
+            for frame in read {
+                let events = reader.push(&frame).map_err(|sentence| self.broken(&sentence))?;
+                ended |= is_last(&frame);
+                let raw = (self.same && self.streamed).then_some(frame);
+                send(heard, Heard { events, raw }).await;
+            }
+        }
+        let events: Vec<Event> = reader.finish().map_err(|sentence| self.broken(&sentence))?;
+        send(heard, Heard { events, raw: None }).await;
+        Ok(())
+    }
+
+    async fn chunk(&self, response: &mut Response) -> Result<Option<Bytes>, ProviderError> {
+        match timeout(self.idle_max, response.chunk()).await {
+            Ok(Ok(chunk)) => Ok(chunk),
+            Ok(Err(_)) => Err(self.broken("the connection broke off")),
+            Err(_) => Err(self.broken(&format!("it stopped for more than {} s", self.idle_max.as_secs()))),
+        }
+    }
+
+    fn broken(&self, sentence: &str) -> ProviderError {
+        self.secret.broken(&self.provider, sentence)
+    }
+}
+
+async fn send(heard: &Heards, step: Heard) {
+    if !step.events.is_empty() || step.raw.is_some() {
+        // `run` notices that nobody hears it.
+        let _ = heard.send(Ok(step)).await;
+    }
+}
+
+fn is_last(frame: &SseEvent) -> bool {
+    frame.data.trim() == "[DONE]" || frame.event.as_deref().is_some_and(|name| LAST_EVENTS.contains(&name))
+}

@@ -1,0 +1,346 @@
+//! One upstream: a pooled HTTP client, a key, and the models that clients may ask there.
+//! Inference handlers and recipes' bindings call it. It is asked again only while nothing of an answer has come; it
+//! follows no redirect, and gets nothing of a client's headers but what names the request.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use reef_dialects::{Ask, Dialect, Reply};
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Response, Url};
+use serde_json::{Map, Value, json};
+use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout};
+
+use super::config::ProviderSection;
+use super::failure::{Failure, Secret};
+use super::reading::{Reading, WHOLE_BYTES_MAX};
+use super::retry::{Tries, asked_pause, is_passing};
+use super::{Answering, HEARD_MAX, Passed, ProviderError};
+use crate::error::StartError;
+use crate::tls;
+
+/// Bytes of an answer that is not a success.
+const FAILURE_BYTES_MAX: usize = 64 << 10;
+/// Connections that wait for the next request, and for how long.
+const POOLED_MAX: usize = 64;
+const POOLED_TIME_MAX: Duration = Duration::from_secs(90);
+/// Anthropic's API demands the version of its contract.
+const ANTHROPIC_VERSION: (&str, &str) = ("anthropic-version", "2023-06-01");
+
+/// An upstream.
+#[derive(Debug)]
+pub struct Upstream {
+    name: String,
+    dialect: Dialect,
+    http: reqwest::Client,
+    /// Address up to `/chat/completions`.
+    base: String,
+    /// Key and configured headers.
+    headers: HeaderMap,
+    secret: Secret,
+    models: BTreeMap<String, String>,
+    first_byte_max: Duration,
+    idle_max: Duration,
+    retries_max: u32,
+    requests: AtomicU64,
+}
+
+/// A try that gave no answer.
+struct Failed {
+    error: ProviderError,
+    /// The same request may be sent again, after a pause if the upstream names one.
+    again: Option<Option<Duration>>,
+}
+
+impl Upstream {
+    /// Reads the key from its variable.
+    pub fn new(name: &str, section: &ProviderSection) -> Result<Self, StartError> {
+        let refuse = |problem: String| StartError::Config(format!("providers.{name}.{problem}"));
+        let url = address(&section.url).map_err(refuse)?;
+        let secret = section.key_env.as_deref().map(key).transpose().map_err(refuse)?;
+        let mut headers = configured(&section.headers).map_err(refuse)?;
+        if let Some(key) = &secret {
+            sign(&mut headers, section.dialect, key).map_err(refuse)?;
+        }
+        if section.dialect == Dialect::Messages {
+            let (version, dated) = ANTHROPIC_VERSION;
+            headers.entry(version).or_insert(HeaderValue::from_static(dated));
+        }
+        let mut client = tls::http_client()
+            .redirect(reqwest::redirect::Policy::none())
+            .connect_timeout(Duration::from_secs(section.connect_seconds_max))
+            .tcp_nodelay(true)
+            .pool_max_idle_per_host(POOLED_MAX)
+            .pool_idle_timeout(POOLED_TIME_MAX)
+            .user_agent(concat!("reef/", env!("CARGO_PKG_VERSION")));
+        // A proxy of the environment is for other machines.
+        if is_loopback(&url) {
+            client = client.no_proxy();
+        } else if url.scheme() == "http" && secret.is_some() {
+            tracing::warn!(provider = name, "the provider's key is sent without TLS; use an https address");
+        }
+        let http = client.build().map_err(|error| refuse(format!("url cannot be used: {error}")))?;
+        Ok(Self {
+            name: name.to_owned(),
+            dialect: section.dialect,
+            http,
+            base: base(&url),
+            headers,
+            secret: Secret::new(secret.unwrap_or_default()),
+            models: section.models.clone(),
+            first_byte_max: Duration::from_secs(section.first_byte_seconds_max),
+            idle_max: Duration::from_secs(section.idle_seconds_max),
+            retries_max: section.retries_max,
+            requests: AtomicU64::new(0),
+        })
+    }
+
+    /// Its name in the configuration.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What it speaks.
+    pub fn dialect(&self) -> Dialect {
+        self.dialect
+    }
+
+    /// Asks for an answer and waits for its head. `body` is what the client sent: an upstream of the `client`'s dialect
+    /// gets it with another model's name, every other the `ask` in its own words. Steps carry `raw` only where the two
+    /// dialects are one and the answer has the form that was asked for.
+    pub async fn ask(
+        &self,
+        ask: &Ask,
+        body: &Map<String, Value>,
+        client: Dialect,
+        passed: &Passed,
+    ) -> Result<Answering, ProviderError> {
+        let same = client == self.dialect;
+        let body = if same { self.renamed(ask, body)? } else { self.written(ask)? };
+        self.begin(ask, &body, same, passed).await
+    }
+
+    /// The whole answer to what no client asked.
+    pub async fn answer(&self, ask: &Ask) -> Result<Reply, ProviderError> {
+        let body = self.written(ask)?;
+        let mut answering = self.begin(ask, &body, false, &Passed::default()).await?;
+        let mut reply = Reply::default();
+        while let Some(step) = answering.heard.recv().await {
+            step?.events.iter().for_each(|event| reply.push(event));
+        }
+        Ok(reply)
+    }
+
+    async fn begin(&self, ask: &Ask, body: &Value, same: bool, passed: &Passed) -> Result<Answering, ProviderError> {
+        let response = self.post(self.dialect.path(), body, passed).await?;
+        let (sender, heard) = mpsc::channel(HEARD_MAX);
+        // Ends when `heard` is dropped, at the latest.
+        tokio::spawn(self.reading(ask.stream, same).run(response, sender));
+        Ok(Answering { heard })
+    }
+
+    /// Posts `body`, which names a model by the clients' name, to a path such as `/v1/embeddings`.
+    pub async fn relay_json(
+        &self,
+        path: &str,
+        body: &Map<String, Value>,
+        passed: &Passed,
+    ) -> Result<Value, ProviderError> {
+        let model = body.get("model").and_then(Value::as_str).unwrap_or_default();
+        let mut body = body.clone();
+        body.insert("model".to_owned(), json!(self.model(model)?));
+        let mut response = self.post(path, &Value::Object(body), passed).await?;
+        let reading = self.reading(false, true);
+        let bytes = reading.whole(&mut response, WHOLE_BYTES_MAX).await.inspect_err(|error| self.count(error))?;
+        let read = serde_json::from_slice(&bytes).map_err(|_| self.secret.broken(&self.name, "it is not JSON"));
+        match &read {
+            Ok(_) => self.count_outcome("answered"),
+            Err(error) => self.count(error),
+        }
+        read
+    }
+
+    fn reading(&self, streamed: bool, same: bool) -> Reading {
+        Reading {
+            provider: self.name.clone(),
+            secret: self.secret.clone(),
+            dialect: self.dialect,
+            streamed,
+            same,
+            idle_max: self.idle_max,
+        }
+    }
+
+    fn model(&self, name: &str) -> Result<&str, ProviderError> {
+        self.models.get(name).map(String::as_str).ok_or_else(|| ProviderError::Refused {
+            status: 404,
+            code: "model_not_found".to_owned(),
+            message: format!("the model '{}' does not exist", self.secret.shown(name, 64)),
+            param: Some("model".to_owned()),
+            retry_after_s: None,
+        })
+    }
+
+    fn written(&self, ask: &Ask) -> Result<Value, ProviderError> {
+        Ok(self.dialect.write(ask, self.model(&ask.model)?, false)?)
+    }
+
+    fn renamed(&self, ask: &Ask, body: &Map<String, Value>) -> Result<Value, ProviderError> {
+        let model = self.model(&ask.model)?;
+        let mut body: Map<String, Value> = body
+            .iter()
+            .filter(|(_, value)| !value.is_null())
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .collect();
+        body.insert("model".to_owned(), json!(model));
+        // The record wants usage whether the client does or not.
+        if ask.stream && matches!(self.dialect, Dialect::Chat | Dialect::Completions) {
+            let options = body.entry("stream_options").or_insert_with(|| json!({}));
+            if let Some(options) = options.as_object_mut() {
+                options.insert("include_usage".to_owned(), json!(true));
+            }
+        }
+        Ok(Value::Object(body))
+    }
+
+    /// Sends until there is an answer, or no try is left.
+    async fn post(&self, path: &str, body: &Value, passed: &Passed) -> Result<Response, ProviderError> {
+        let bytes = Bytes::from(body.to_string());
+        let mut tries = Tries::new(self.retries_max, self.requests.fetch_add(1, Ordering::Relaxed));
+        loop {
+            let failed = match self.once(path, bytes.clone(), passed).await {
+                Ok(response) => return Ok(response),
+                Err(failed) => failed,
+            };
+            match failed.again.and_then(|asked| tries.next_pause(asked)) {
+                Some(pause) => {
+                    self.count_outcome("retried");
+                    sleep(pause).await;
+                }
+                None => {
+                    self.count(&failed.error);
+                    return Err(failed.error);
+                }
+            }
+        }
+    }
+
+    async fn once(&self, path: &str, body: Bytes, passed: &Passed) -> Result<Response, Failed> {
+        let url = format!("{}{}", self.base, path.strip_prefix("/v1").unwrap_or(path));
+        let mut headers = self.headers.clone();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        for (name, value) in [("traceparent", &passed.traceparent), ("x-request-id", &passed.request_id)] {
+            if let Some(value) = value.as_deref().and_then(|value| HeaderValue::from_str(value).ok()) {
+                headers.insert(name, value);
+            }
+        }
+        let sent = self.http.post(url).headers(headers).body(body).send();
+        let response = match timeout(self.first_byte_max, sent).await {
+            Ok(Ok(response)) => response,
+            Ok(Err(error)) => return Err(self.unreached(error)),
+            Err(_) => {
+                let seconds = self.first_byte_max.as_secs();
+                let told = format!("provider '{}' gave no answer within {seconds} s; try again", self.name);
+                return Err(Failed { error: ProviderError::Unavailable(told), again: None });
+            }
+        };
+        if response.status().is_success() { Ok(response) } else { Err(self.failed(response).await) }
+    }
+
+    /// A connection that was made has carried the request: only one that was not may be made again.
+    fn unreached(&self, error: reqwest::Error) -> Failed {
+        let again = error.is_connect().then_some(None);
+        let what = if error.is_connect() { "cannot be reached" } else { "closed the connection without an answer" };
+        let told = self.secret.shown(&causes(&error.without_url()), 300);
+        let error = ProviderError::Unavailable(format!("provider '{}' {what}: {told}; try again", self.name));
+        Failed { error, again }
+    }
+
+    async fn failed(&self, mut response: Response) -> Failed {
+        let (status, asked) = (response.status(), asked_pause(response.headers()));
+        // A body that does not end says no more than its status.
+        let body = self.reading(false, false).whole(&mut response, FAILURE_BYTES_MAX).await.unwrap_or_default();
+        let retry_after_s = asked.map(|asked| u32::try_from(asked.as_secs()).unwrap_or(u32::MAX));
+        let failure = Failure { provider: &self.name, secret: &self.secret, status, retry_after_s, body: &body };
+        Failed { error: failure.error(), again: is_passing(status).then_some(asked) }
+    }
+
+    fn count(&self, error: &ProviderError) {
+        let outcome = match error {
+            ProviderError::Refused { .. } => "refused",
+            ProviderError::Unavailable(_) => "unavailable",
+            ProviderError::Broken(_) => "broken",
+        };
+        self.count_outcome(outcome);
+    }
+
+    fn count_outcome(&self, outcome: &'static str) {
+        let provider = self.name.clone();
+        metrics::counter!("reef_upstream_requests_total", "provider" => provider, "outcome" => outcome).increment(1);
+    }
+}
+
+fn address(text: &str) -> Result<Url, String> {
+    let url = Url::parse(text).map_err(|error| format!("url '{text}' is not an address: {error}; use https://host"))?;
+    // A key in an address would reach logs.
+    let plain = url.username().is_empty() && url.password().is_none() && url.query().is_none();
+    if !matches!(url.scheme(), "http" | "https") || url.host().is_none() || !plain || url.fragment().is_some() {
+        return Err("url must be an http or https address without user, query and fragment".to_owned());
+    }
+    Ok(url)
+}
+
+/// `/v1` stands for a path that is not given.
+fn base(url: &Url) -> String {
+    let bare = url.as_str().trim_end_matches('/');
+    if url.path().trim_matches('/').is_empty() { format!("{bare}/v1") } else { bare.to_owned() }
+}
+
+fn is_loopback(url: &Url) -> bool {
+    let host = url.host_str().unwrap_or_default();
+    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>();
+    host == "localhost" || address.is_ok_and(|address| address.is_loopback())
+}
+
+fn key(variable: &str) -> Result<String, String> {
+    let key = std::env::var(variable).map(|key| key.trim().to_owned()).unwrap_or_default();
+    if key.is_empty() {
+        return Err(format!("key_env names the variable {variable}, which is not set; set it or remove key_env"));
+    }
+    Ok(key)
+}
+
+fn sign(headers: &mut HeaderMap, dialect: Dialect, key: &str) -> Result<(), String> {
+    let (name, value) = match dialect {
+        Dialect::Messages => (HeaderName::from_static("x-api-key"), key.to_owned()),
+        _ => (AUTHORIZATION, format!("Bearer {key}")),
+    };
+    let mut value = HeaderValue::from_str(&value)
+        .map_err(|_| "key_env names a variable whose value is no key: it has line ends")?;
+    value.set_sensitive(true);
+    headers.insert(name, value);
+    Ok(())
+}
+
+fn configured(headers: &BTreeMap<String, String>) -> Result<HeaderMap, String> {
+    let mut map = HeaderMap::new();
+    for (name, value) in headers {
+        let wrong = || format!("headers.{name} is not a header; use a name of letters and '-' and a value of one line");
+        let key = HeaderName::from_bytes(name.as_bytes()).map_err(|_| wrong())?;
+        map.insert(key, HeaderValue::from_str(value).map_err(|_| wrong())?);
+    }
+    Ok(map)
+}
+
+fn causes(error: &dyn std::error::Error) -> String {
+    let mut told = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        told = format!("{told}: {inner}");
+        cause = inner.source();
+    }
+    told
+}

@@ -1,0 +1,104 @@
+//! `POST /v1/messages` and `/v1/messages/count_tokens`.
+
+use reqwest::StatusCode;
+use serde_json::{Value, json};
+
+use super::{events, stored};
+use crate::support::{MODEL, shared};
+
+const PATH: &str = "/v1/messages";
+
+fn body(extra: Value) -> Value {
+    let mut body = json!({ "model": MODEL, "max_tokens": 8, "temperature": 0, "messages": [{ "role": "user", "content": "Say hello." }] });
+    body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+    body
+}
+
+#[tokio::test]
+async fn a_message_has_its_receipt_and_a_record_in_its_own_dialect() {
+    let caller = shared();
+    let answer = caller.post(PATH, body(json!({}))).await.ok();
+    assert_eq!((&answer.body["type"], &answer.body["role"]), (&json!("message"), &json!("assistant")));
+    assert!(!answer.body["content"][0]["text"].as_str().unwrap().is_empty());
+    assert!(["end_turn", "max_tokens"].contains(&answer.body["stop_reason"].as_str().unwrap()), "{}", answer.body);
+    assert_eq!(answer.body["reef"]["agent_record_id"], json!(answer.receipt()));
+    let record = stored(&caller, &answer.receipt()).await;
+    assert_eq!((&record["path"], &record["response"]["complete"]), (&json!(PATH), &json!(true)));
+    assert_eq!(record["response"]["content"], answer.body["content"]);
+    let output = record["tokens"]["output"].as_array().unwrap().len() as u64;
+    assert_eq!(answer.body["usage"]["output_tokens"], json!(output));
+}
+
+#[tokio::test]
+async fn a_stream_opens_and_closes_every_block_and_says_what_the_message_says() {
+    let caller = shared();
+    let whole = caller.post(PATH, body(json!({}))).await.ok();
+    let events = events(&caller, PATH, body(json!({ "stream": true }))).await;
+    let names: Vec<&str> = events.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names.first(), Some(&"message_start"));
+    assert!(names.ends_with(&["content_block_stop", "message_delta", "message_stop"]), "{names:?}");
+    let count = |name: &str| names.iter().filter(|found| **found == name).count();
+    assert_eq!((count("content_block_start"), count("content_block_stop")), (1, 1));
+    let text: String = events.iter().filter_map(|(_, data)| data["delta"]["text"].as_str()).collect();
+    assert_eq!(json!(text), whole.body["content"][0]["text"]);
+    let (_, stop) = events.last().unwrap();
+    let record = stored(&caller, stop["reef"]["agent_record_id"].as_str().unwrap()).await;
+    assert_eq!(record["status"], "complete");
+    let (_, delta) = &events[events.len() - 2];
+    assert_eq!(delta["usage"], record["response"]["usage"], "stored usage is the usage on the wire");
+}
+
+#[tokio::test]
+async fn every_dialect_makes_the_same_prompt() {
+    let caller = shared();
+    let conversation = json!([{ "role": "user", "content": [{ "type": "text", "text": "Say hello." }] }]);
+    let chat = json!({ "model": MODEL, "max_tokens": 2, "messages": [{ "role": "system", "content": "Be brief." }, { "role": "user", "content": "Say hello." }] });
+    let responses =
+        json!({ "model": MODEL, "max_output_tokens": 2, "instructions": "Be brief.", "input": "Say hello." });
+    let messages = body(json!({ "system": "Be brief.", "messages": conversation }));
+    let mut prompts = Vec::new();
+    for (path, body) in [("/v1/chat/completions", chat), ("/v1/responses", responses), (PATH, messages)] {
+        let answer = caller.post(path, body).await.ok();
+        prompts.push(stored(&caller, &answer.receipt()).await["tokens"]["prompt"].take());
+    }
+    assert!(prompts[0].is_array() && prompts.iter().all(|prompt| *prompt == prompts[0]), "{prompts:?}");
+}
+
+#[tokio::test]
+async fn counted_tokens_are_those_of_the_prompt() {
+    let caller = shared();
+    let mut asked = body(json!({}));
+    let usage = caller.post(PATH, asked.clone()).await.ok().body["usage"].take();
+    asked.as_object_mut().unwrap().remove("max_tokens");
+    let counted = caller.post("/v1/messages/count_tokens", asked).await.ok().body;
+    let input = usage["input_tokens"].as_u64().unwrap() + usage["cache_read_input_tokens"].as_u64().unwrap();
+    assert_eq!(counted, json!({ "input_tokens": input }));
+}
+
+#[tokio::test]
+async fn the_stop_sequence_that_matched_is_named() {
+    let caller = shared();
+    let text = caller.post(PATH, body(json!({}))).await.ok().body["content"][0]["text"].as_str().unwrap().to_owned();
+    let stop: String = text.chars().skip(2).take(2).collect();
+    let answer = caller.post(PATH, body(json!({ "stop_sequences": [stop] }))).await.ok().body;
+    assert_eq!((&answer["stop_reason"], &answer["stop_sequence"]), (&json!("stop_sequence"), &json!(stop)));
+    assert_eq!(answer["content"][0]["text"].as_str().unwrap_or_default(), text.split(&stop).next().unwrap());
+}
+
+#[tokio::test]
+async fn errors_have_the_shape_of_the_dialect() {
+    let caller = shared();
+    for (asked, status, kind) in [
+        (body(json!({ "max_tokens": null })), StatusCode::BAD_REQUEST, "invalid_request_error"),
+        (body(json!({ "model": "gpt-4" })), StatusCode::NOT_FOUND, "not_found_error"),
+        (body(json!({ "temprature": 1 })), StatusCode::BAD_REQUEST, "invalid_request_error"),
+        (json!({}), StatusCode::BAD_REQUEST, "invalid_request_error"),
+    ] {
+        let answer = caller.post(PATH, asked).await;
+        assert_eq!((answer.status, &answer.body["type"]), (status, &json!("error")), "{}", answer.body);
+        assert_eq!(answer.body["error"]["type"], kind);
+    }
+    let long = json!([{ "role": "user", "content": "word ".repeat(3000) }]);
+    let answer = caller.post(PATH, body(json!({ "messages": long }))).await;
+    assert!(answer.body["error"]["message"].as_str().unwrap().contains("maximum context length"), "{}", answer.body);
+}
