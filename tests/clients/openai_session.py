@@ -22,7 +22,7 @@ try:
 except openai.OpenAIError as error:
     not_found = type(error).__name__
 try:
-    client.chat.completions.create(**{**ask, "messages": [{"role": "user", "content": "word " * 3000}]})
+    client.chat.completions.create(**{**ask, "messages": [{"role": "user", "content": "word " * 9000}]})
     too_long = None
 except openai.BadRequestError as error:
     too_long = error.code

@@ -84,7 +84,7 @@ async fn an_unknown_model_is_an_error_and_never_the_base() {
 #[tokio::test]
 async fn a_prompt_beyond_the_context_is_told_in_the_shape_clients_detect() {
     let caller = shared();
-    let answer = caller.chat(&"word ".repeat(3000), json!({})).await;
+    let answer = caller.chat(&"word ".repeat(9000), json!({})).await;
     assert_eq!(answer.status, StatusCode::BAD_REQUEST);
     assert_eq!(answer.body["error"]["code"], "context_length_exceeded");
     assert!(answer.body["error"]["message"].as_str().unwrap().contains("maximum context length"));

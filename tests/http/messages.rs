@@ -98,7 +98,7 @@ async fn errors_have_the_shape_of_the_dialect() {
         assert_eq!((answer.status, &answer.body["type"]), (status, &json!("error")), "{}", answer.body);
         assert_eq!(answer.body["error"]["type"], kind);
     }
-    let long = json!([{ "role": "user", "content": "word ".repeat(3000) }]);
+    let long = json!([{ "role": "user", "content": "word ".repeat(9000) }]);
     let answer = caller.post(PATH, body(json!({ "messages": long }))).await;
     assert!(answer.body["error"]["message"].as_str().unwrap().contains("maximum context length"), "{}", answer.body);
 }

@@ -110,7 +110,7 @@ async fn held_out_tasks_are_checked() {
     assert_eq!(put(json!({ "tasks": [{ "answer": "y" }] })).await.status, StatusCode::BAD_REQUEST);
     let says = |role: &str, content: String| json!({ "tasks": [{ "messages": [{ "role": role, "content": content }], "answer": "y", "grader": "exact" }] });
     assert_eq!(put(says("wizard", "x".to_owned())).await.body["error"]["param"], "tasks[0]");
-    assert_eq!(put(says("user", "word ".repeat(5000))).await.body["error"]["param"], "tasks[0]");
+    assert_eq!(put(says("user", "word ".repeat(9000))).await.body["error"]["param"], "tasks[0]");
 }
 
 #[tokio::test]

@@ -171,7 +171,7 @@ fn step_text(step: &Value) -> String {
         line(&mut out, "candidate", candidate);
     }
     let metrics: Vec<String> =
-        step["metrics"].as_object().into_iter().flatten().map(|(name, value)| format!("{name} {value}")).collect();
+        by_name(&step["metrics"]).into_iter().map(|(name, value)| format!("{name} {value}")).collect();
     for (at, metrics) in metrics.chunks(METRICS_LINE_MAX).enumerate() {
         line(&mut out, if at == 0 { "metrics" } else { "" }, metrics.join(", "));
     }
@@ -179,17 +179,18 @@ fn step_text(step: &Value) -> String {
     out
 }
 
+/// The fields of an object, sorted.
+fn by_name(object: &Value) -> std::collections::BTreeMap<&String, &Value> {
+    object.as_object().into_iter().flatten().collect()
+}
+
 /// The calls as a table: what each used.
 fn calls_text(step: &Value) -> String {
     let header = ["call", "fuel", "guest µs", "host µs", "memory KiB", "host calls", "fault"].map(str::to_owned);
     let mut rows = vec![header];
     for call in step["calls"].as_array().into_iter().flatten() {
-        let calls: Vec<String> = call["host_calls"]
-            .as_object()
-            .into_iter()
-            .flatten()
-            .map(|(name, count)| format!("{count} {name}"))
-            .collect();
+        let calls: Vec<String> =
+            by_name(&call["host_calls"]).into_iter().map(|(name, count)| format!("{count} {name}")).collect();
         rows.push([
             text(call, "function").to_owned(),
             call["fuel"].to_string(),

@@ -17,7 +17,8 @@ use crate::auth::{Auth, Principal};
 use crate::config::Scope;
 
 /// Headers in which harnesses already send their session.
-const SESSION_HEADERS: [&str; 3] = ["x-claude-code-session-id", "session_id", "x-session-id"];
+const SESSION_HEADERS: [&str; 5] =
+    ["x-claude-code-session-id", "session_id", "session-id", "x-session-id", "x-session-affinity"];
 /// Bytes of one tag or session value.
 const TAG_VALUE_BYTES_MAX: usize = 512;
 /// Tags of one request.

@@ -4,7 +4,8 @@
 
 use std::sync::Arc;
 
-use reef_core::{Message, RecordId};
+use reef_core::{Inference, Message, RecordId};
+use reef_dialects::{Dialect, Input, Part, Reply, Role, Turn};
 use reef_engine::Engine;
 use reef_sandbox::{Call, RecordView, Records, Tokens, Verifiers};
 use reef_store::{RecordBody, Store};
@@ -72,7 +73,7 @@ impl Records for StoredRecords {
         let stored = self.runtime.block_on(read).map_err(|error| error.to_string())?;
         Ok(stored.and_then(|stored| match stored.body {
             RecordBody::Inference(inference) => Some(RecordView {
-                messages: messages(&inference.request),
+                messages: messages(&inference),
                 tags: inference.tags.iter().map(|(tag, value)| (tag.to_string(), value.clone())).collect(),
                 session: inference.session.clone(),
             }),
@@ -81,34 +82,94 @@ impl Records for StoredRecords {
     }
 }
 
-/// The conversation of a recorded request; parts that are no text are left out.
-pub fn messages(request: &Value) -> Vec<Message> {
-    let text = |content: &Value| match content {
-        Value::String(text) => text.clone(),
-        Value::Array(parts) => parts.iter().filter_map(|part| part["text"].as_str()).collect(),
-        _ => String::new(),
+/// The conversation of a recorded request, in whatever dialect it was held; parts that are no text are left out.
+pub fn messages(inference: &Inference) -> Vec<Message> {
+    let dialect = Dialect::of_path(&inference.path);
+    let asked = inference.request.as_object().and_then(|body| {
+        let mut body = body.clone();
+        // Imported records may have no model; the conversation is the same.
+        body.entry("model").or_insert_with(|| Value::from("recorded"));
+        dialect.parse(&body).ok()
+    });
+    match asked.map(|ask| ask.input) {
+        Some(Input::Turns(turns)) => turns.iter().map(message).collect(),
+        Some(Input::Text(text)) => vec![Message { role: "user".to_owned(), content: text }],
+        // Ids have no text here, and what was recorded elsewhere may be no request that is understood.
+        Some(Input::Tokens(_)) | None => Vec::new(),
+    }
+}
+
+/// The text of a recorded answer, that of its first choice.
+pub fn answer(inference: &Inference) -> String {
+    let mut reply = Reply::default();
+    for event in Dialect::of_path(&inference.path).read_whole(&inference.response).unwrap_or_default() {
+        reply.push(&event);
+    }
+    reply.choices.first().map(|choice| text(&choice.parts)).unwrap_or_default()
+}
+
+fn message(turn: &Turn) -> Message {
+    let role = match turn.role {
+        Role::System => "system",
+        Role::User => "user",
+        Role::Assistant => "assistant",
+        Role::Tool => "tool",
     };
-    let message = |message: &Value| {
-        let role = message["role"].as_str()?.to_owned();
-        Some(Message { role, content: text(&message["content"]) })
+    Message { role: role.to_owned(), content: text(&turn.parts) }
+}
+
+fn text(parts: &[Part]) -> String {
+    let part = |part: &Part| match part {
+        Part::Text(text) | Part::Result { text, .. } => Some(text.clone()),
+        Part::Reasoning { .. } | Part::Call { .. } | Part::Other { .. } => None,
     };
-    request["messages"].as_array().into_iter().flatten().filter_map(message).collect()
+    parts.iter().filter_map(part).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use reef_core::RecordStatus;
     use serde_json::json;
 
     use super::*;
 
+    fn recorded(path: &str, request: Value, response: Value) -> Inference {
+        Inference {
+            id: RecordId::fresh(),
+            created_at_ms: 0,
+            path: path.to_owned(),
+            status: RecordStatus::Complete,
+            capture: true,
+            session: None,
+            tags: BTreeMap::new(),
+            traceparent: None,
+            request,
+            response,
+            tokens: None,
+        }
+    }
+
+    fn read(inference: &Inference) -> Vec<(String, String)> {
+        messages(inference).into_iter().map(|message| (message.role, message.content)).collect()
+    }
+
     #[test]
-    fn a_recorded_conversation_is_read_with_its_text_parts() {
-        let request = json!({ "messages": [
-            { "role": "system", "content": "be brief" },
-            { "role": "user", "content": [{ "type": "text", "text": "hi " }, { "type": "image" }, { "type": "text", "text": "there" }] },
-            { "content": "no role" },
-        ]});
-        let read: Vec<_> = messages(&request).into_iter().map(|message| (message.role, message.content)).collect();
-        assert_eq!(read, [("system".into(), "be brief".into()), ("user".into(), "hi there".into())]);
+    fn recorded_conversations_of_every_dialect_are_read() {
+        let user = json!([{ "type": "text", "text": "hi " }, { "type": "text", "text": "there" }]);
+        let chat = json!({ "model": "m", "messages": [{ "role": "system", "content": "be brief" }, { "role": "user", "content": user }] });
+        let said = json!({ "choices": [{ "index": 0, "message": { "role": "assistant", "content": "yes" }, "finish_reason": "stop" }], "complete": true });
+        let chat = recorded("/v1/chat/completions", chat, said);
+        let messages = json!({ "model": "m", "max_tokens": 5, "system": "be brief", "messages": [{ "role": "user", "content": "hi there" }] });
+        let said = json!({ "type": "message", "role": "assistant", "content": [{ "type": "text", "text": "yes" }], "stop_reason": "end_turn", "usage": { "input_tokens": 1, "output_tokens": 1 } });
+        let messages = recorded("/v1/messages", messages, said);
+        for held in [chat, messages] {
+            assert_eq!(read(&held), [("system".into(), "be brief".into()), ("user".into(), "hi there".into())]);
+            assert_eq!(answer(&held), "yes");
+        }
+        let text = recorded("/v1/completions", json!({ "model": "m", "prompt": "once" }), json!({}));
+        assert_eq!((read(&text), answer(&text)), (vec![("user".into(), "once".into())], String::new()));
+        assert!(read(&recorded("/v1/chat/completions", json!({ "messages": 5 }), json!(null))).is_empty());
     }
 }

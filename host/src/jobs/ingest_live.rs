@@ -5,9 +5,8 @@
 use reef_core::{Inference, LIVE_REPORT_PREFIX, RecordId, RecordStatus, Report, sha256_hex};
 use reef_sandbox::{Call, Context, Exchange, Fault, Judgement};
 use reef_store::{RecordBody, RecordKind, StoreError};
-use serde_json::Value;
 
-use super::guest_reads::messages;
+use super::guest_reads::{answer, messages};
 use super::run_step::{StepError, Workshop, context_outside, guest_state};
 use crate::scenarios::Scenario;
 
@@ -75,15 +74,14 @@ fn place(stored: Option<&Vec<u8>>) -> i64 {
 fn exchange(inference: &Inference) -> Option<Exchange> {
     let trace = inference.tokens.as_ref()?;
     let count = |tokens: &[u32]| u32::try_from(tokens.len()).unwrap_or(u32::MAX);
-    let answer = inference.response.pointer("/choices/0/message/content").and_then(Value::as_str).unwrap_or_default();
     Some(Exchange {
         id: inference.id.clone(),
         release: trace.spans.first()?.release.clone(),
         at_ms: inference.created_at_ms,
         session: inference.session.clone(),
         tags: inference.tags.iter().map(|(tag, value)| (tag.to_string(), value.clone())).collect(),
-        messages: messages(&inference.request),
-        answer: answer.to_owned(),
+        messages: messages(inference),
+        answer: answer(inference),
         tools: inference.request["tools"].as_array().is_some_and(|tools| !tools.is_empty()),
         prompt_tokens: count(&trace.prompt),
         answer_tokens: count(&trace.output),

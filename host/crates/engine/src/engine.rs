@@ -22,7 +22,7 @@ use crate::network::{self, ServedWeights};
 use crate::queue::Queue;
 use crate::scheduler::{self, Event, Job, Request};
 use crate::tokenizer::Tokenizer;
-use crate::tool_calls::AnswerParser;
+use crate::tool_calls::{AnswerParser, CallFormat};
 
 /// Rows of a decode step that are accepted as `batch_max`.
 const BATCH_MAX: usize = 256;
@@ -208,7 +208,17 @@ impl Engine {
     /// Takes answers apart into text, reasoning and calls, as this model writes them; calls only where there are
     /// `tools`.
     pub fn answer_parser(&self, tools: bool) -> AnswerParser {
-        AnswerParser::new(self.0.template.call_format(), tools, self.0.template.opens_reasoning())
+        AnswerParser::new(self.call_format(), tools, self.opens_reasoning())
+    }
+
+    /// How this model writes calls.
+    pub fn call_format(&self) -> CallFormat {
+        self.0.template.call_format()
+    }
+
+    /// Do answers begin inside of the model's reasoning, because the prompt opens it?
+    pub fn opens_reasoning(&self) -> bool {
+        self.0.template.opens_reasoning()
     }
 
     /// Compiles what an answer must match. Blocks for milliseconds, the first time for a quarter of a second.

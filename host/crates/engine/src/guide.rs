@@ -18,8 +18,9 @@ use serde_json::{Value as Json, json};
 use crate::error::EngineError;
 use crate::tokenizer::Tokenizer;
 
-/// White space between the parts of JSON: enough for indented text, and small models do not get lost in it.
-const WHITE_SPACE: &str = r"[\x20\x0A\x0D\x09]{1,64}";
+/// White space between the parts of JSON, as a regular expression: a space, or a new line and its indentation. JSON
+/// allows more, and small models get lost in it.
+pub const WHITE_SPACE: &str = r"(\x20|\x0A[\x20\x09]{0,32})";
 /// Longer tokens are never allowed: the library has no room for them.
 const TOKEN_BYTES_MAX: usize = 1_000;
 /// What compiling a constraint and taking a step may cost. Measured speeds of the library: 50 thousand units of

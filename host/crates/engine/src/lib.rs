@@ -36,7 +36,7 @@ pub use chat::{ChatCall, ChatTurn, MESSAGES_MAX};
 pub use engine::{Engine, EngineConfig, EngineStats, ModelInfo, ServingLoad};
 pub use error::EngineError;
 pub use frozen::Frozen;
-pub use guide::{Constraint, Guide};
+pub use guide::{Constraint, Guide, WHITE_SPACE};
 pub use model::{Architecture, Model, ModelConfig};
 pub use network::ServedWeights;
 pub use sampler::Adjustments;

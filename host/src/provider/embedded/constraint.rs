@@ -4,7 +4,7 @@
 //! function are refused and any other function gets any JSON object.
 
 use reef_dialects::{Ask, Dialect, Format, Tool, ToolChoice};
-use reef_engine::{AnswerPiece, Constraint, Engine, Guide};
+use reef_engine::{CallFormat, Constraint, Engine, Guide, WHITE_SPACE};
 use serde_json::{Value, json};
 
 use super::prompt::functions;
@@ -14,8 +14,6 @@ use super::{ProviderError, refusal, refused};
 const SCHEMAS_MAX: usize = 64;
 /// Calls of one answer that has to call, so that a model that repeats itself comes to an end.
 const CALLS_MAX: usize = 8;
-/// White space between the parts of JSON.
-const WHITE_SPACE: &str = r"[\x20\x0A\x0D\x09]{1,64}";
 
 /// How a model writes a call: before the function's name, between it and the arguments, after them, between calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +34,7 @@ pub(super) fn guide(engine: &Engine, ask: &Ask, dialect: Dialect) -> Result<Opti
     if ask.format == Format::Text && !must_call {
         return Ok(None);
     }
-    let (thinks, form) = habits(engine);
+    let (thinks, form) = (engine.opens_reasoning(), form_of(engine));
     let callable: Vec<&Tool> = functions(ask).filter(|tool| is_choice(ask, tool)).collect();
     if must_call && (callable.is_empty() || form.is_none()) {
         return Err(cannot_call(&callable));
@@ -90,22 +88,13 @@ fn schema(format: &Format) -> Option<Value> {
     }
 }
 
-/// Whether answers begin with reasoning, and in which form calls in them are read: told by what the engine's own
-/// parser makes of a sample.
-fn habits(engine: &Engine) -> (bool, Option<Form>) {
-    let read = |text: &str| {
-        let mut parser = engine.answer_parser(true);
-        let mut pieces = parser.push(text);
-        pieces.extend(parser.finish());
-        pieces
-    };
-    let thinks = matches!(read("x").as_slice(), [AnswerPiece::Reasoning(_)]);
-    let before = if thinks { "</think>" } else { "" };
-    let reads = |form: &Form| {
-        let sample = format!("{before}{}\"f\"{}{{}}{}", form.open, form.middle, form.close);
-        read(&sample).iter().any(|piece| matches!(piece, AnswerPiece::CallStart { .. }))
-    };
-    (thinks, [HERMES, LLAMA_3].into_iter().find(reads))
+/// The form in which this model's answers are read again; none if it is not known.
+fn form_of(engine: &Engine) -> Option<Form> {
+    match engine.call_format() {
+        CallFormat::Hermes => Some(HERMES),
+        CallFormat::Llama3 => Some(LLAMA_3),
+        CallFormat::None => None,
+    }
 }
 
 /// Functions with the schemas of their arguments, and how they are called.

@@ -10,7 +10,7 @@ use crate::fields::{present, text};
 use crate::items::{named, object, only, required};
 
 const MESSAGES_MAX: usize = 4096;
-const MESSAGE_FIELDS: [&str; 16] = [
+const MESSAGE_FIELDS: [&str; 17] = [
     "role",
     "content",
     "tool_calls",
@@ -27,6 +27,8 @@ const MESSAGE_FIELDS: [&str; 16] = [
     "index",
     "status",
     "type",
+    // Added by the parsing helpers of OpenAI's clients.
+    "parsed",
 ];
 const PART_FIELDS: [&str; 8] =
     ["type", "text", "refusal", "annotations", "cache_control", "prompt_cache_breakpoint", "id", "index"];
@@ -156,7 +158,7 @@ fn call(value: &Value, at: &str) -> Result<Part, Refusal> {
     let id = named(fields, "id", at)?;
     let at = format!("{at}.function");
     let function = object(fields.get("function").unwrap_or(&Value::Null), &at)?;
-    only(function, &["name", "arguments"], &at)?;
+    only(function, &["name", "arguments", "parsed_arguments"], &at)?;
     let arguments = text_at(function, "arguments", &at)?.unwrap_or_default();
     Ok(Part::Call { id, name: named(function, "name", &at)?, arguments })
 }

@@ -102,7 +102,7 @@ fn part(item: &Value, at: &str) -> Result<Part, Refusal> {
     let fields = object(item, at)?;
     match required(fields, "type", at)?.as_str() {
         "input_text" | "output_text" | "text" => {
-            only(fields, &["type", "text", "annotations", "logprobs", "prompt_cache_breakpoint"], at)?;
+            only(fields, &["type", "text", "annotations", "logprobs", "parsed", "prompt_cache_breakpoint"], at)?;
             Ok(Part::Text(required(fields, "text", at)?))
         }
         "refusal" => {
@@ -114,7 +114,11 @@ fn part(item: &Value, at: &str) -> Result<Part, Refusal> {
 }
 
 fn call(fields: &Map<String, Value>, at: &str) -> Result<Part, Refusal> {
-    only(fields, &["type", "id", "call_id", "name", "arguments", "status", "namespace", "caller", "async"], at)?;
+    only(
+        fields,
+        &["type", "id", "call_id", "name", "arguments", "status", "namespace", "caller", "async", "parsed_arguments"],
+        at,
+    )?;
     Ok(Part::Call {
         id: named(fields, "call_id", at)?,
         name: named(fields, "name", at)?,
