@@ -170,6 +170,9 @@ pub struct HttpSection {
     pub body_bytes_max: usize,
     /// Seconds a request may wait for a report's record to become durable.
     pub receipt_wait_seconds_max: u64,
+    /// Seconds that running requests have to end after a shutdown was asked for; what they said until then is
+    /// recorded.
+    pub drain_seconds_max: u64,
 }
 
 /// Logs and traces.
@@ -255,7 +258,7 @@ impl Default for TrainingSection {
 
 impl Default for HttpSection {
     fn default() -> Self {
-        Self { body_bytes_max: 64 * 1024 * 1024, receipt_wait_seconds_max: 30 }
+        Self { body_bytes_max: 64 * 1024 * 1024, receipt_wait_seconds_max: 30, drain_seconds_max: 20 }
     }
 }
 

@@ -17,7 +17,7 @@ use reef_release::ReleaseRepo;
 use reef_sandbox::{Compiler, Grants, Recipe, Sandbox};
 use reef_store::{ScenarioSettings, Store};
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::auth::Auth;
@@ -25,7 +25,7 @@ use crate::component_file;
 use crate::config::Config;
 use crate::error::StartError;
 use crate::http::body::BodyLimit;
-use crate::http::inference::Serving;
+use crate::http::inference::{Ending, Serving};
 use crate::http::report::Feedback;
 use crate::http::scenarios::Management;
 use crate::http::status::Operations;
@@ -49,8 +49,10 @@ use crate::weights::WeightsCache;
 const OPENED_QUEUE_MAX: usize = 1024;
 /// Pause before a learner that panicked starts again.
 const LEARNER_PAUSE: Duration = Duration::from_secs(10);
-/// Time running requests have to end after a shutdown was asked for.
-const DRAIN_MAX: Duration = Duration::from_secs(20);
+/// Time the records of exchanges that were cut off have to become durable.
+const RECORDS_MAX: Duration = Duration::from_secs(20);
+/// Time the last words of those exchanges have to reach their clients.
+const LAST_WORDS_MAX: Duration = Duration::from_secs(1);
 
 /// A server in service.
 #[derive(Debug)]
@@ -59,6 +61,8 @@ pub struct Running {
     pub address: SocketAddr,
     stop: oneshot::Sender<()>,
     served: JoinHandle<()>,
+    drain_max: Duration,
+    ending: watch::Sender<bool>,
     store: Store,
     receipts: Receipts,
     /// Locked for as long as the server runs.
@@ -66,16 +70,20 @@ pub struct Running {
 }
 
 impl Running {
-    /// Stops accepting, lets running requests end, closes the store.
-    pub async fn shutdown(self) {
+    /// Stops accepting, lets running requests end, cuts off those that take too long, closes the store.
+    pub async fn shutdown(mut self) {
         // A receiver that is gone means that the server has ended already.
         let _ = self.stop.send(());
-        if tokio::time::timeout(DRAIN_MAX, self.served).await.is_err() {
-            tracing::warn!("requests still ran when the server stopped");
-        }
-        // Exchanges whose client has left still write their record.
-        if !self.receipts.wait_all(DRAIN_MAX).await {
+        let drained = tokio::time::timeout(self.drain_max, &mut self.served).await.is_ok();
+        self.ending.send_replace(true);
+        // Exchanges whose client has left still write their record, as do those that are cut off now.
+        if !self.receipts.wait_all(RECORDS_MAX).await {
             tracing::warn!("records were still being produced when the server stopped");
+        }
+        if !drained {
+            tracing::warn!("requests still ran when the server stopped; their records say what they had said");
+            // A client that does not listen to the end does not hold up the rest.
+            let _ = tokio::time::timeout(LAST_WORDS_MAX, &mut self.served).await;
         }
         self.store.close().await;
     }
@@ -116,7 +124,8 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
         learners.abort();
     });
     tracing::info!(%address, "serving");
-    Ok(Running { address, stop, served, store, receipts, _data: data })
+    let drain_max = Duration::from_secs(config.http.drain_seconds_max);
+    Ok(Running { address, stop, served, drain_max, ending: built.ending, store, receipts, _data: data })
 }
 
 struct Built {
@@ -125,6 +134,7 @@ struct Built {
     opened: mpsc::Receiver<Arc<Scenario>>,
     scenarios: Arc<Scenarios>,
     store: Store,
+    ending: watch::Sender<bool>,
     data: File,
 }
 
@@ -177,11 +187,11 @@ async fn build(config: &Config, auth: Arc<Auth>) -> Result<Built, StartError> {
         recipe_config: Arc::new(config.recipes.config.clone().into_iter().collect()),
     };
     let workshop = workshop(config, (&scenarios, &providers), &engine, (recipe.as_ref(), &exchange))?;
-    let receipts = Receipts::default();
+    let (receipts, (ending, ended)) = (Receipts::default(), watch::channel(false));
     let manifest = recipe.as_ref().map(|recipe| Arc::new(recipe.manifest().clone()));
     let parts = Parts {
         auth,
-        body_limit: BodyLimit(config.http.body_bytes_max),
+        body_limit: BodyLimit::new(config.http.body_bytes_max),
         serving: Serving {
             engine: engine.clone(),
             store: store.clone(),
@@ -189,6 +199,7 @@ async fn build(config: &Config, auth: Arc<Auth>) -> Result<Built, StartError> {
             receipts: receipts.clone(),
             implicit_creation: config.scenarios.allow_implicit_scenario_creation,
             providers: providers.clone(),
+            ending: Ending(ended),
         },
         feedback: Feedback {
             store: store.clone(),
@@ -214,7 +225,7 @@ async fn build(config: &Config, auth: Arc<Auth>) -> Result<Built, StartError> {
             providers,
         },
     };
-    Ok(Built { parts, workshop, opened, scenarios, store, data })
+    Ok(Built { parts, workshop, opened, scenarios, store, ending, data })
 }
 
 async fn releases(config: &Config) -> Result<ReleaseRepo, StartError> {

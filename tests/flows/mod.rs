@@ -7,5 +7,6 @@ mod hooks;
 mod learn;
 mod own_loss;
 mod replay;
+mod shutdown;
 mod swap;
 mod trace;

@@ -76,6 +76,18 @@ async fn counted_tokens_are_those_of_the_prompt() {
 }
 
 #[tokio::test]
+async fn tokens_are_counted_for_releases_of_the_scenario_only() {
+    let caller = shared();
+    let own = caller.post(PATH, body(json!({}))).await.ok().release();
+    let count = |model: String| caller.post("/v1/messages/count_tokens", body(json!({ "model": model })));
+    count(own.clone()).await.ok();
+    // The id of a release is known by its shape.
+    let last = if own.ends_with('0') { '1' } else { '0' };
+    let other = format!("{}{last}", &own[..own.len() - 1]);
+    assert_eq!(count(other).await.status, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
 async fn the_stop_sequence_that_matched_is_named() {
     let caller = shared();
     let text = caller.post(PATH, body(json!({}))).await.ok().body["content"][0]["text"].as_str().unwrap().to_owned();

@@ -80,6 +80,19 @@ async fn many_first_requests_make_one_scenario() {
 }
 
 #[tokio::test]
+async fn a_refused_request_makes_no_scenario() {
+    let caller = shared();
+    for refused in [json!({ "temprature": 1 }), json!({ "max_tokens": 1_000_000 }), json!({ "reasoning_effort": "x" })]
+    {
+        let answer = caller.chat("hi", refused).await;
+        assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{}", answer.body);
+        assert_eq!(caller.get(&caller.path("")).await.status, StatusCode::NOT_FOUND);
+    }
+    caller.chat("hi", json!({ "max_tokens": 1, "reasoning_effort": "low" })).await.ok();
+    assert_eq!(caller.get(&caller.path("")).await.status, StatusCode::OK);
+}
+
+#[tokio::test]
 async fn records_are_paged_in_order() {
     let caller = shared();
     for _ in 0..3 {

@@ -50,7 +50,11 @@ async fn answer(uri: &Uri, body: &Value) -> Response {
             json_response(StatusCode::OK, json!({}))
         }
         Some("broken") => sse(STREAM.to_owned()),
-        _ if body["stream"] == true => sse(format!("{STREAM}{STREAM_END}")),
+        Some("unended") => sse(format!("{STREAM}data: [DONE]\n\n")),
+        Some("locked") => {
+            json_response(StatusCode::UNAUTHORIZED, json!({ "error": { "message": "Incorrect API key: sk-ab***yz" } }))
+        }
+        Some("far-1") if body["stream"] == true => sse(format!("{STREAM}{STREAM_END}")),
         _ => json_response(
             StatusCode::OK,
             json!({
@@ -81,7 +85,10 @@ async fn upstream() -> (String, Seen) {
 
 async fn host() -> (TestHost, Caller, Seen) {
     let (url, seen) = upstream().await;
-    let models = json!({ "far": "far-1", "down": "down", "picky": "picky", "slow": "slow", "broken": "broken" });
+    let mut models = json!({ "far": "far-1" });
+    for name in ["down", "picky", "slow", "broken", "unended", "locked", "flat"] {
+        models[name] = json!(name);
+    }
     let section = json!({ "url": url, "models": models, "retries_max": 0 });
     let host = TestHost::start(|config| {
         config.providers.insert("there".to_owned(), serde_json::from_value(section).expect("a section"));
@@ -149,10 +156,25 @@ async fn failures_are_told_in_the_clients_dialect_and_recorded() {
         assert_eq!((&record["status"], &record["response"]["complete"]), (&json!("failed"), &json!(false)));
         assert_eq!(record["response"]["error"], answer.body["error"]);
     }
-    let frames = events(&caller, CHAT, chat("broken", json!({ "stream": true }))).await;
-    let [.., (_, error), (_, done)] = frames.as_slice() else { panic!("{frames:?}") };
-    assert!(error["error"]["message"].is_string() && done == "[DONE]", "{frames:?}");
-    assert!(!frames.iter().any(|(_, data)| data["choices"][0]["finish_reason"].is_string()));
+    for model in ["broken", "unended"] {
+        let frames = events(&caller, CHAT, chat(model, json!({ "stream": true }))).await;
+        let [.., (_, error), (_, done)] = frames.as_slice() else { panic!("{frames:?}") };
+        assert!(error["error"]["message"].is_string() && done == "[DONE]", "{frames:?}");
+        assert_eq!(frames.iter().filter(|(_, data)| data == "[DONE]").count(), 1, "{frames:?}");
+        assert!(!frames.iter().any(|(_, data)| data["choices"][0]["finish_reason"].is_string()));
+    }
+    let answer = caller.post(CHAT, chat("locked", json!({}))).await;
+    let told = answer.body["error"]["message"].as_str().unwrap();
+    assert!(answer.status == StatusCode::SERVICE_UNAVAILABLE && !told.contains("sk-"), "{told}");
+    host.stop().await;
+}
+
+#[tokio::test]
+async fn an_object_where_a_stream_was_asked_for_is_told_as_a_stream() {
+    let (host, caller, _) = host().await;
+    let frames = events(&caller, CHAT, chat("flat", json!({ "stream": true }))).await;
+    let text: String = frames.iter().filter_map(|(_, data)| data["choices"][0]["delta"]["content"].as_str()).collect();
+    assert_eq!((text.as_str(), &frames.last().unwrap().1), ("Hi there", &json!("[DONE]")));
     host.stop().await;
 }
 

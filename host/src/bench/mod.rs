@@ -14,6 +14,9 @@ use crate::host::{engine_config, threads};
 
 pub use sandbox::Guests;
 
+/// Megabytes of keys and values while adapters are exchanged.
+const SWAPS_CACHE_MB: usize = 128;
+
 /// The sandbox's measurements, which need no model.
 pub async fn sandbox_only(config: &Config, guests: &Guests, runs: usize) -> Result<Value, StartError> {
     let mut figures = sandbox::figures(config, guests, runs).await?;
@@ -35,6 +38,10 @@ fn conditions(config: &Config, runs: usize) -> Value {
 
 /// Streams while adapters are exchanged every second, for `seconds`, and for as long without.
 pub async fn swaps(config: &Config, seconds: u64) -> Result<Value, StartError> {
+    let mut config = config.clone();
+    // Full after some seconds, so that memory shows whether anything else grows.
+    config.engine.cache_mb_max = SWAPS_CACHE_MB;
+    let config = &config;
     let engine = engine::load(config).await?;
     // Two adapters that differ: one after one training step, one after two more.
     let first = trainer::steps(&engine, config, 1).await?.files;

@@ -30,51 +30,79 @@ struct Watched {
     stalled: usize,
 }
 
-/// The figures of `seconds` without and `seconds` with exchanges between the two adapters.
+/// The figures of `seconds` without and `seconds` with exchanges between the two adapters. Without, a request comes
+/// every second all the same: what differs is the exchange.
 pub async fn figures(
     engine: &Engine,
     config: EngineConfig,
     adapters: [Vec<(String, Vec<u8>)>; 2],
     seconds: u64,
 ) -> Result<Value, StartError> {
-    let half = Duration::from_secs(seconds.max(2));
-    let (current, seen) = watch::channel(Weights::Base);
-    let quiet = watch_streams(engine, &seen, half).await?;
-    let rss_before = rss_mb();
-    let streams = tokio::spawn({
-        let (engine, seen) = (engine.clone(), seen.clone());
-        async move { watch_streams(&engine, &seen, half).await }
-    });
-    let cold = tokio::task::spawn_blocking(move || Engine::load(EngineConfig { batch_max: 1, ..config })).await;
-    let cold = cold.map_err(|error| StartError::Other(error.to_string()))??;
-    let mut wanted = Vec::new();
+    let mut cold = Vec::new();
     for files in &adapters {
-        wanted.push(answer(&cold, Weights::Adapter(load(&cold, files).await?)).await?);
+        cold.push(cold_answer(config.clone(), files).await?);
     }
-    let (mut swaps, mut stale, began) = (0usize, 0usize, Instant::now());
-    let mut next = tokio::time::interval(EVERY);
-    while began.elapsed() < half {
-        next.tick().await;
-        let which = swaps % adapters.len();
-        let Some(files) = adapters.get(which) else { break };
-        let weights = Weights::Adapter(load(engine, files).await?);
-        current.send_replace(weights.clone());
-        swaps += 1;
-        stale += usize::from(wanted.get(which) != Some(&answer(engine, weights).await?));
-    }
-    let busy = streams.await.map_err(|error| StartError::Other(error.to_string()))??;
+    let time = Duration::from_secs(seconds.max(2));
+    let (quiet, ..) = half(engine, time, &adapters, None).await?;
+    let rss_before = rss_mb();
+    let (busy, swaps, stale) = half(engine, time, &adapters, Some(&cold)).await?;
     Ok(json!({
         "seconds": seconds,
         "swaps": swaps,
         "requests": busy.requests,
         "failed": busy.failed + quiet.failed,
-        "stalled": busy.stalled,
+        "stalled": busy.stalled + quiet.stalled,
         "stale_answers": stale,
         "gap_p50_ms": { "without": share(&quiet.gaps_ms, 0.5), "with": share(&busy.gaps_ms, 0.5) },
         "gap_p99_ms": { "without": share(&quiet.gaps_ms, 0.99), "with": share(&busy.gaps_ms, 0.99) },
         "gap_largest_ms": { "without": share(&quiet.gaps_ms, 1.0), "with": share(&busy.gaps_ms, 1.0) },
         "rss_grown_mb": rss_mb() - rss_before,
     }))
+}
+
+/// Streams for a time; with answers to compare with, the weights are exchanged every second. What the streams saw,
+/// the exchanges, and the answers that were not those of a cold start.
+async fn half(
+    engine: &Engine,
+    time: Duration,
+    adapters: &[Vec<(String, Vec<u8>)>; 2],
+    cold: Option<&[Vec<u32>]>,
+) -> Result<(Watched, usize, usize), StartError> {
+    let mut weights: Vec<Weights> = Vec::new();
+    for files in adapters {
+        weights.push(Weights::Adapter(load(engine, files).await?));
+    }
+    let start = weights.first().cloned().unwrap_or(Weights::Base);
+    let (current, seen) = watch::channel(start);
+    let streams = tokio::spawn({
+        let engine = engine.clone();
+        async move { watch_streams(&engine, &seen, time).await }
+    });
+    let (mut swaps, mut stale, mut round, began) = (0usize, 0usize, 0usize, Instant::now());
+    let mut next = tokio::time::interval(EVERY);
+    while began.elapsed() < time {
+        next.tick().await;
+        let which = round % adapters.len();
+        round += 1;
+        let (Some(files), Some(kept)) = (adapters.get(which), weights.get(which)) else { break };
+        let Some(cold) = cold else {
+            answer(engine, kept.clone()).await?;
+            continue;
+        };
+        let weights = Weights::Adapter(load(engine, files).await?);
+        current.send_replace(weights.clone());
+        swaps += 1;
+        stale += usize::from(cold.get(which) != Some(&answer(engine, weights).await?));
+    }
+    let watched = streams.await.map_err(|error| StartError::Other(error.to_string()))??;
+    Ok((watched, swaps, stale))
+}
+
+/// The answer of an engine that has seen nothing.
+async fn cold_answer(config: EngineConfig, files: &[(String, Vec<u8>)]) -> Result<Vec<u32>, StartError> {
+    let loaded = tokio::task::spawn_blocking(move || Engine::load(EngineConfig { batch_max: 1, ..config })).await;
+    let engine = loaded.map_err(|error| StartError::Other(error.to_string()))??;
+    answer(&engine, Weights::Adapter(load(&engine, files).await?)).await
 }
 
 /// An adapter, read beside serving.

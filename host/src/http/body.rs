@@ -1,21 +1,78 @@
-//! Request bodies: bounded, JSON objects only, refused in the dialect's shape.
+//! Request bodies: JSON objects only, refused in the dialect's shape.
+//! Bounded in bytes, in values and in the time they take; large ones share a bounded room and are parsed on a thread
+//! that serves nobody meanwhile.
 
-use axum::body::to_bytes;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
 use axum::extract::{FromRef, FromRequest, Request};
 use axum::http::StatusCode;
 use axum::response::Response;
+use futures::StreamExt;
 use serde_json::{Map, Value};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
 
 use super::caller::dialect_response;
 use super::error::ApiError;
 
-/// Bytes of a request body; part of the router's state.
-#[derive(Debug, Clone, Copy)]
-pub struct BodyLimit(pub usize);
+/// Bytes of a body that is parsed where it is read; more would keep other requests waiting.
+const SMALL_BYTES_MAX: usize = 256 * 1024;
+/// Values in a body: a parsed value takes up to some hundred bytes, a byte of text only itself.
+const VALUES_MAX: usize = 2_000_000;
+/// Bodies of the largest size that are read and parsed at the same time.
+const LARGE_BODIES_MAX: usize = 4;
+/// Time a large body waits for its share of the room.
+const ROOM_WAIT_MAX: Duration = Duration::from_secs(10);
+/// Time between two pieces of a body.
+const IDLE_MAX: Duration = Duration::from_secs(30);
+/// Time for a whole body.
+const READING_MAX: Duration = Duration::from_secs(600);
+/// The room is counted in units of this many bytes.
+const ROOM_UNIT_BYTES: usize = 1024;
+
+/// What request bodies may take; part of the router's state.
+#[derive(Debug, Clone)]
+pub struct BodyLimit {
+    /// Bytes of one body.
+    pub bytes_max: usize,
+    /// Time between two of its pieces.
+    idle_max: Duration,
+    /// Time that a large one waits for room.
+    wait_max: Duration,
+    /// What large bodies take together.
+    room: Arc<Semaphore>,
+}
 
 /// A body that is a JSON object.
 #[derive(Debug)]
 pub struct JsonObject(pub Map<String, Value>);
+
+impl BodyLimit {
+    /// Bodies of up to `bytes_max` bytes.
+    pub fn new(bytes_max: usize) -> Self {
+        let room = units(bytes_max).saturating_mul(LARGE_BODIES_MAX).min(Semaphore::MAX_PERMITS);
+        Self { bytes_max, idle_max: IDLE_MAX, wait_max: ROOM_WAIT_MAX, room: Arc::new(Semaphore::new(room)) }
+    }
+
+    /// A share of the room for a body of this many bytes.
+    async fn share(&self, bytes: usize) -> Result<OwnedSemaphorePermit, ApiError> {
+        let share = u32::try_from(units(bytes)).unwrap_or(u32::MAX);
+        match timeout(self.wait_max, Arc::clone(&self.room).acquire_many_owned(share)).await {
+            Ok(Ok(permit)) => Ok(permit),
+            Ok(Err(_)) | Err(_) => Err(ApiError::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "overloaded",
+                "too many large bodies are being read; send the request again later",
+            )),
+        }
+    }
+}
+
+fn units(bytes: usize) -> usize {
+    bytes.div_ceil(ROOM_UNIT_BYTES)
+}
 
 impl<S> FromRequest<S> for JsonObject
 where
@@ -25,32 +82,149 @@ where
     type Rejection = Response;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Response> {
-        let BodyLimit(limit) = BodyLimit::from_ref(state);
+        let limit = BodyLimit::from_ref(state);
         let path = request.uri().path().to_owned();
-        read(request, limit).await.map(Self).map_err(|error| dialect_response(&path, error))
+        read(request, &limit).await.map(Self).map_err(|error| dialect_response(&path, error))
     }
 }
 
-async fn read(request: Request, limit: usize) -> Result<Map<String, Value>, ApiError> {
-    let too_large = || {
-        ApiError::new(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            "body_too_large",
-            format!("the body is larger than {limit} bytes (http.body_bytes_max)"),
-        )
-    };
+async fn read(request: Request, limit: &BodyLimit) -> Result<Map<String, Value>, ApiError> {
     let announced =
         request.headers().get("content-length").and_then(|v| v.to_str().ok()).and_then(|v| v.parse::<usize>().ok());
-    if announced.is_some_and(|length| length > limit) {
-        return Err(too_large());
+    if announced.is_some_and(|length| length > limit.bytes_max) {
+        return Err(too_large(limit.bytes_max));
     }
-    let bytes = to_bytes(request.into_body(), limit).await.map_err(|error| {
-        let unread = || ApiError::invalid("body", format!("the body could not be read: {error}"));
-        if error.to_string().contains("length limit") { too_large() } else { unread() }
-    })?;
-    match serde_json::from_slice(&bytes) {
+    let reading = receive(request.into_body(), announced, limit);
+    let (bytes, share) = timeout(READING_MAX, reading).await.map_err(|_| too_slow(READING_MAX))??;
+    if bytes.len() <= SMALL_BYTES_MAX {
+        return parse(&bytes);
+    }
+    let parsing = tokio::task::spawn_blocking(move || {
+        // The room is free again when the text is gone.
+        let _share = share;
+        let parsed = parse(&bytes);
+        drop(bytes);
+        parsed
+    });
+    parsing.await.unwrap_or_else(|error| Err(ApiError::internal("the body could not be parsed", error)))
+}
+
+/// The bytes; those of a large body come with its share of the room.
+async fn receive(
+    body: Body,
+    announced: Option<usize>,
+    limit: &BodyLimit,
+) -> Result<(Vec<u8>, Option<OwnedSemaphorePermit>), ApiError> {
+    let (mut pieces, mut bytes, mut share) = (body.into_data_stream(), Vec::new(), None);
+    while let Some(piece) = timeout(limit.idle_max, pieces.next()).await.map_err(|_| too_slow(limit.idle_max))? {
+        let piece = piece.map_err(|error| ApiError::invalid("body", format!("the body could not be read: {error}")))?;
+        let length = bytes.len() + piece.len();
+        if length > limit.bytes_max {
+            return Err(too_large(limit.bytes_max));
+        }
+        if length > SMALL_BYTES_MAX && share.is_none() {
+            share = Some(limit.share(announced.unwrap_or(limit.bytes_max)).await?);
+        }
+        bytes.extend_from_slice(&piece);
+    }
+    Ok((bytes, share))
+}
+
+fn too_large(bytes_max: usize) -> ApiError {
+    let told = format!("the body is larger than {bytes_max} bytes (http.body_bytes_max)");
+    ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", told)
+}
+
+fn too_slow(patience: Duration) -> ApiError {
+    let told = format!("the body did not come within {} seconds; send it again", patience.as_secs());
+    ApiError::new(StatusCode::REQUEST_TIMEOUT, "body_timeout", told)
+}
+
+fn parse(bytes: &[u8]) -> Result<Map<String, Value>, ApiError> {
+    // Every value but the first takes a byte that `values_max` counts.
+    if bytes.len() > VALUES_MAX && values_max(bytes) > VALUES_MAX {
+        let told = format!("the body holds more than {VALUES_MAX} JSON values; send less in one request");
+        return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", told));
+    }
+    match serde_json::from_slice(bytes) {
         Ok(Value::Object(fields)) => Ok(fields),
         Ok(_) => Err(ApiError::invalid("body", "the body must be a JSON object")),
         Err(error) => Err(ApiError::invalid("body", format!("the body is not JSON: {error}"))),
+    }
+}
+
+/// At least as many as the values in this text: what opens a list or an object, or separates two values.
+fn values_max(json: &[u8]) -> usize {
+    let (mut count, mut in_text, mut escaped) = (1, false, false);
+    for byte in json {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_text => escaped = true,
+            b'"' => in_text = !in_text,
+            b',' | b'[' | b'{' if !in_text => count += 1,
+            _ => {}
+        }
+    }
+    count
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use axum::body::Bytes;
+    use futures::stream;
+
+    use super::*;
+
+    fn asked(body: impl Into<Body>) -> Request {
+        Request::new(body.into())
+    }
+
+    #[test]
+    fn values_are_counted_outside_of_texts() {
+        for (json, values) in
+            [("{}", 2), (r#"{"a":[1,2],"b":{}}"#, 6), (r#"{"a":"[,\"{,\\"}"#, 2), (r#"[{},{},{}]"#, 7)]
+        {
+            assert_eq!(values_max(json.as_bytes()), values, "{json}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_body_of_too_many_values_is_refused_before_it_is_parsed() {
+        let many = format!("{{\"a\":[{}0]}}", "0,".repeat(VALUES_MAX));
+        let refused = read(asked(many), &BodyLimit::new(1 << 26)).await.expect_err("refused");
+        assert_eq!((refused.status.as_u16(), refused.code.as_ref()), (413, "body_too_large"));
+        assert!(refused.message.contains("2000000"), "{}", refused.message);
+        let long = format!("{{\"a\":\"{}\"}}", ",".repeat(VALUES_MAX + 1));
+        assert_eq!(read(asked(long), &BodyLimit::new(1 << 26)).await.expect("one text").len(), 1);
+    }
+
+    #[tokio::test]
+    async fn silence_in_the_middle_of_a_body_ends_it() {
+        let begun = stream::iter([Ok::<_, Infallible>(Bytes::from_static(b"{\"a\":"))]).chain(stream::pending());
+        let limit = BodyLimit { idle_max: Duration::ZERO, ..BodyLimit::new(1 << 20) };
+        let refused = read(asked(Body::from_stream(begun)), &limit).await.expect_err("refused");
+        assert_eq!((refused.status.as_u16(), refused.code.as_ref()), (408, "body_timeout"));
+    }
+
+    #[tokio::test]
+    async fn large_bodies_wait_for_room_and_small_ones_do_not() {
+        let limit = BodyLimit { wait_max: Duration::ZERO, ..BodyLimit::new(1 << 20) };
+        let large = || asked(format!("{{\"a\":\"{}\"}}", "x".repeat(SMALL_BYTES_MAX)));
+        let taken = limit.share((1 << 20) * LARGE_BODIES_MAX).await.expect("all of it");
+        let refused = read(large(), &limit).await.expect_err("refused");
+        assert_eq!((refused.status.as_u16(), refused.code.as_ref()), (503, "overloaded"));
+        assert_eq!(read(asked("{}"), &limit).await.expect("small").len(), 0);
+        drop(taken);
+        assert_eq!(read(large(), &limit).await.expect("room").len(), 1);
+        assert_eq!(limit.room.available_permits(), units(1 << 20) * LARGE_BODIES_MAX);
+    }
+
+    #[tokio::test]
+    async fn a_body_over_the_limit_is_refused_even_if_it_does_not_say_its_length() {
+        let pieces = stream::iter((0..3).map(|_| Ok::<_, Infallible>(Bytes::from_static(b"{}       "))));
+        let refused = read(asked(Body::from_stream(pieces)), &BodyLimit::new(20)).await.expect_err("refused");
+        assert_eq!((refused.status.as_u16(), refused.code.as_ref()), (413, "body_too_large"));
     }
 }

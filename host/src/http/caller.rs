@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use axum::extract::{FromRef, FromRequestParts};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use reef_core::{ReleaseId, ScenarioName, Tag, TenantId};
 use reef_dialects::Dialect;
@@ -15,6 +15,7 @@ use std::sync::Arc;
 use super::error::ApiError;
 use crate::auth::{Auth, Principal};
 use crate::config::Scope;
+use crate::provider::anthropic_headers;
 
 /// Headers in which harnesses already send their session.
 const SESSION_HEADERS: [&str; 5] =
@@ -42,6 +43,8 @@ pub struct Caller {
     pub traceparent: Option<String>,
     /// `x-request-id`, the client's or ours.
     pub request_id: Option<String>,
+    /// `anthropic-version` and `anthropic-beta`.
+    pub anthropic: Vec<(HeaderName, HeaderValue)>,
 }
 
 impl Caller {
@@ -122,6 +125,7 @@ impl Caller {
                 None => text(headers, "x-reef-artifact-version")?.map(ReleaseId::parse).transpose()?,
             },
             traceparent: text(headers, "traceparent")?.map(str::to_owned),
+            anthropic: anthropic_headers(headers),
             request_id: headers.get("x-request-id").and_then(|id| id.to_str().ok()).map(str::to_owned),
             tags,
         })

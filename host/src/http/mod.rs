@@ -38,7 +38,7 @@ use crate::auth::Auth;
 pub struct Parts {
     /// Tokens.
     pub auth: Arc<Auth>,
-    /// Bytes of a body.
+    /// What bodies may take.
     pub body_limit: BodyLimit,
     /// Model requests.
     pub serving: Serving,
@@ -53,7 +53,7 @@ pub struct Parts {
 /// All routes.
 pub fn router(parts: Parts) -> Router {
     // Components are bodies that no JSON extractor bounds.
-    let component_limit = DefaultBodyLimit::max(parts.body_limit.0);
+    let component_limit = DefaultBodyLimit::max(parts.body_limit.bytes_max);
     let scenario = Router::new()
         .route("/", get(scenarios::show))
         .route("/update", post(scenarios::update))

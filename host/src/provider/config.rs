@@ -38,6 +38,9 @@ pub struct ProviderSection {
     /// Seconds between two pieces of an answer.
     #[serde(default = "idle_seconds_max")]
     pub idle_seconds_max: u64,
+    /// Seconds of an answer in all, from its beginning.
+    #[serde(default = "answer_seconds_max")]
+    pub answer_seconds_max: u64,
     /// Tries after the first, of requests of which nothing was answered.
     #[serde(default = "retries_max")]
     pub retries_max: u32,
@@ -66,6 +69,10 @@ fn first_byte_seconds_max() -> u64 {
 
 fn idle_seconds_max() -> u64 {
     120
+}
+
+fn answer_seconds_max() -> u64 {
+    3600
 }
 
 fn retries_max() -> u32 {
@@ -114,6 +121,7 @@ impl ProviderSection {
             ("connect_seconds_max", self.connect_seconds_max),
             ("first_byte_seconds_max", self.first_byte_seconds_max),
             ("idle_seconds_max", self.idle_seconds_max),
+            ("answer_seconds_max", self.answer_seconds_max),
         ] {
             if !(1..=SECONDS_MAX).contains(&seconds) {
                 return Err(format!("{key} is {seconds}; use a number from 1 to {SECONDS_MAX}"));
@@ -145,6 +153,7 @@ mod tests {
         for (key, value) in [
             ("idle_second_max", json!(1)),
             ("idle_seconds_max", json!(0)),
+            ("answer_seconds_max", json!(0)),
             ("retries_max", json!(11)),
             ("models", json!({})),
             ("models", json!({ "m": " " })),

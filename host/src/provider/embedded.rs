@@ -5,6 +5,7 @@
 mod answer;
 mod constraint;
 mod prompt;
+mod words;
 
 use std::sync::Arc;
 
@@ -41,9 +42,16 @@ pub struct EmbeddedAnswer {
     pub answering: Answering,
 }
 
+/// Would `ask` be answered? Nothing is started.
+pub async fn check(engine: &Engine, ask: &Arc<Ask>, dialect: Dialect) -> Result<(), ProviderError> {
+    refuse_unknown(ask, dialect)?;
+    let (prompt, _) = prepare(engine, ask, dialect).await?;
+    tokens_max(engine, ask, prompt.len(), dialect).map(drop)
+}
+
 /// Renders, admits and starts an answer.
 pub async fn ask(engine: &Engine, ask: &Arc<Ask>, terms: Terms) -> Result<EmbeddedAnswer, ProviderError> {
-    refuse_unknown(ask)?;
+    refuse_unknown(ask, terms.dialect)?;
     let (prompt, guide) = prepare(engine, ask, terms.dialect).await?;
     let tokens_max = tokens_max(engine, ask, prompt.len(), terms.dialect)?;
     let digest = sha256_hex(terms.receipt.as_str().as_bytes());
@@ -61,14 +69,15 @@ pub async fn ask(engine: &Engine, ask: &Arc<Ask>, terms: Terms) -> Result<Embedd
         choices.push(engine.generate(request).map_err(|error| refused(error, terms.dialect))?);
     }
     let (sender, heard) = mpsc::channel(HEARD_MAX);
-    let speakers = Speakers::new(engine, ask, (prompt.clone(), digest.get(..12).unwrap_or_default()), choices);
+    let speakers =
+        Speakers::new(engine, (ask, terms.dialect), (prompt.clone(), digest.get(..12).unwrap_or_default()), choices);
     tokio::spawn(speakers.run(sender).in_current_span());
     Ok(EmbeddedAnswer { prompt, sampling, answering: Answering { heard } })
 }
 
 /// Tokens of the prompt that `ask` would have.
 pub async fn count(engine: &Engine, ask: &Arc<Ask>, dialect: Dialect) -> Result<usize, ProviderError> {
-    refuse_unknown(ask)?;
+    refuse_unknown(ask, dialect)?;
     let (render, asked) = (engine.clone(), Arc::clone(ask));
     blocking(move || prompt::render(&render, &asked, dialect)).await.map(|prompt| prompt.len())
 }
@@ -89,9 +98,9 @@ async fn blocking<T: Send + 'static>(
     done.unwrap_or_else(|error| Err(ProviderError::Broken(format!("the prompt could not be rendered: {error}"))))
 }
 
-/// A field that nobody reads would be ignored.
-fn refuse_unknown(ask: &Ask) -> Result<(), ProviderError> {
-    let Some(name) = ask.unknown.keys().next() else { return Ok(()) };
+/// A field that nobody reads would be ignored, as would a word without a meaning.
+fn refuse_unknown(ask: &Ask, dialect: Dialect) -> Result<(), ProviderError> {
+    let Some(name) = ask.unknown.keys().next() else { return words::check(ask, dialect) };
     let shown: String = name.escape_debug().take(64).collect();
     let message = format!("the parameter '{shown}' is not known to this server; leave it out");
     Err(refusal("invalid_request", shown, message))

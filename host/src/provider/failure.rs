@@ -1,7 +1,8 @@
 //! What an upstream says when it does not answer, told to whom it concerns.
 //! A request at fault is the client's matter; a key, an account or a server at fault is the operator's. Texts from
-//! outside are cut, and the key's value never leaves, whoever repeats it.
+//! outside are cut, and the key's value never leaves, whoever repeats it; what is said of a key goes to the log alone.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use reqwest::StatusCode;
@@ -14,6 +15,8 @@ const SENTENCE_CHARS_MAX: usize = 500;
 const NAME_CHARS_MAX: usize = 64;
 /// A shorter key would be found in ordinary words.
 const KEY_CHARS_MIN: usize = 6;
+/// Stands for a key.
+const REDACTED: &str = "[redacted]";
 
 /// An upstream's key. It shows itself to nobody.
 #[derive(Clone, Default)]
@@ -31,9 +34,23 @@ impl Secret {
         Self(key)
     }
 
+    /// The text without the key.
+    pub fn redacted(&self, text: String) -> String {
+        if self.0.len() < KEY_CHARS_MIN || !text.contains(&self.0) { text } else { text.replace(&self.0, REDACTED) }
+    }
+
+    /// The text without words that hold a part of the key, or a key that is masked already.
+    fn without_parts(&self, text: &str) -> String {
+        let parts = |bytes: &[u8]| bytes.windows(KEY_CHARS_MIN).map(<[u8]>::to_vec).collect::<BTreeSet<_>>();
+        let key = parts(self.0.as_bytes());
+        let told = |word: &str| word.contains('*') || !key.is_disjoint(&parts(word.as_bytes()));
+        let words: Vec<&str> = text.split(' ').map(|word| if told(word) { REDACTED } else { word }).collect();
+        words.join(" ")
+    }
+
     /// The text without the key, cut.
     pub fn shown(&self, text: &str, chars_max: usize) -> String {
-        let text = if self.0.len() < KEY_CHARS_MIN { text.to_owned() } else { text.replace(&self.0, "[redacted]") };
+        let text = self.redacted(text.to_owned());
         let plain = |char: char| if char.is_control() { ' ' } else { char };
         text.trim().chars().take(chars_max).map(plain).collect()
     }
@@ -73,11 +90,14 @@ impl Failure<'_> {
                 "provider '{provider}' redirects to another address ({status}), which is not followed; \
                  its operator must correct providers.{provider}.url"
             )),
-            // Not the client's token but the server's key or account.
-            401..=403 => ProviderError::Unavailable(format!(
-                "provider '{provider}' does not accept this server's key or account ({status}: {told}); \
-                 its operator must correct it"
-            )),
+            // Not the client's token but the server's key or account; such sentences often hold a part of the key.
+            401..=403 => {
+                let told = self.secret.without_parts(&told);
+                tracing::warn!(provider, upstream.status = status, told, "the provider does not accept the key");
+                ProviderError::Unavailable(format!(
+                    "provider '{provider}' does not accept this server's key or account; its operator must correct it"
+                ))
+            }
             400..500 => ProviderError::Refused {
                 status,
                 code: self
@@ -144,6 +164,18 @@ mod tests {
             assert!(!told.to_string().contains("very-secret"), "{told}");
         }
         assert_eq!(error(302, "").status(), 502);
+    }
+
+    #[test]
+    fn what_is_said_of_a_key_is_not_told_and_logged_without_its_parts() {
+        for status in [401, 402, 403] {
+            let told = error(status, r#"{"error":{"message":"Incorrect key sk-very*****cret, see our page"}}"#);
+            assert!(!told.to_string().contains("Incorrect") && !told.to_string().contains("sk-very"), "{told}");
+        }
+        let secret = Secret::new("sk-very-secret".to_owned());
+        let logged = secret.without_parts("key sk-very-se… or 'very-secret' or sk-***et is wrong: sk-v");
+        assert_eq!(logged, "key [redacted] or [redacted] or [redacted] is wrong: sk-v");
+        assert_eq!(Secret::default().without_parts("no key"), "no key");
     }
 
     #[test]

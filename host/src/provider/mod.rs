@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use reef_dialects::{Event, Refusal, SseEvent};
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use tokio::sync::mpsc;
 
 use crate::error::StartError;
@@ -107,6 +108,20 @@ pub struct Passed {
     pub traceparent: Option<String>,
     /// `x-request-id`.
     pub request_id: Option<String>,
+    /// Headers of the messages dialect, for upstreams that speak it; see `anthropic_headers`.
+    pub anthropic: Vec<(HeaderName, HeaderValue)>,
+}
+
+/// Values that are passed on, and bytes of each.
+const ANTHROPIC_HEADERS_MAX: usize = 16;
+const ANTHROPIC_HEADER_BYTES_MAX: usize = 1024;
+
+/// The client's `anthropic-version` and `anthropic-beta`, as far as they are short and printable.
+pub fn anthropic_headers(headers: &HeaderMap) -> Vec<(HeaderName, HeaderValue)> {
+    let names = ["anthropic-version", "anthropic-beta"].map(HeaderName::from_static);
+    let values = names.iter().flat_map(|name| headers.get_all(name).iter().map(move |value| (name, value)));
+    let short = values.filter(|(_, value)| value.len() <= ANTHROPIC_HEADER_BYTES_MAX && value.to_str().is_ok());
+    short.take(ANTHROPIC_HEADERS_MAX).map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
 /// The configured upstreams.

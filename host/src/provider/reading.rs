@@ -1,6 +1,6 @@
 //! The body of an upstream's answer becomes steps, as fast as whoever hears them takes them.
 //! `Upstream::ask` spawns it; it ends with the answer, with the first error, or when nobody hears it any more, which
-//! closes the connection. Sizes and silences are bounded.
+//! closes the connection. Sizes, silences and the time in all are bounded, and so is what waits for a slow hearer.
 
 use std::time::Duration;
 
@@ -9,18 +9,20 @@ use reqwest::Response;
 use reqwest::header::CONTENT_TYPE;
 use serde_json::Value;
 use tokio::sync::mpsc::Sender;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use reef_dialects::{Dialect, Event, SseEvent, SseReader};
 
 use super::failure::Secret;
-use super::{Heard, ProviderError};
+use super::{HEARD_MAX, Heard, ProviderError};
 
 /// Bytes of an answer that is one object.
 pub const WHOLE_BYTES_MAX: usize = 64 << 20;
-/// Bytes of one event of a stream, and of a stream.
-const EVENT_BYTES_MAX: usize = 1 << 20;
+/// Bytes of one event of a stream, and of a stream. The last event of the responses dialect repeats the whole answer.
+const EVENT_BYTES_MAX: usize = 16 << 20;
 const STREAM_BYTES_MAX: usize = 256 << 20;
+/// Bytes of a frame that may wait together with others; a longer one waits until all before it were heard.
+const FRAME_BYTES_SHARED_MAX: usize = 64 << 10;
 /// Time for the connection's end after the answer's: a connection that was read to its end is used again.
 const DRAIN_MAX: Duration = Duration::from_secs(1);
 /// Names of the events that end a stream.
@@ -41,6 +43,9 @@ pub struct Reading {
     pub same: bool,
     /// The longest silence.
     pub idle_max: Duration,
+    /// When the answer began, and how long it may take in all.
+    pub began: Instant,
+    pub answer_max: Duration,
 }
 
 /// What a body holds.
@@ -101,14 +106,13 @@ impl Reading {
     async fn object(&self, response: &mut Response, heard: &Heards) -> Result<(), ProviderError> {
         let bytes = self.whole(response, WHOLE_BYTES_MAX).await?;
         let text = String::from_utf8(bytes).map_err(|_| self.broken("it is not UTF-8"))?;
+        let text = self.secret.redacted(text);
         let body: Value = serde_json::from_str(&text).map_err(|_| self.broken("it is not JSON"))?;
         let events = self.dialect.read_whole(&body).map_err(|sentence| self.broken(&sentence))?;
-        if self.same && self.streamed {
-            // Its frames are what the client would get, and there are none.
-            return Err(self.broken("it is one object where a stream was asked for"));
-        }
+        // Where a stream was asked for, the object's frames are written from its events.
+        let bytes = text.len();
         let raw = (self.same && !self.streamed).then_some(SseEvent { event: None, data: text });
-        send(heard, Heard { events, raw }).await;
+        send(heard, Heard { events, raw }, bytes).await;
         Ok(())
     }
 
@@ -138,22 +142,28 @@ impl Reading {
                 return Err(self.broken(&format!("it is longer than {STREAM_BYTES_MAX} bytes")));
             }
             ended = chunk.is_none();
-            for frame in read {
+            for mut frame in read {
+                frame.data = self.secret.redacted(frame.data);
                 let events = reader.push(&frame).map_err(|sentence| self.broken(&sentence))?;
                 ended |= is_last(&frame);
+                let bytes = frame.data.len();
                 let raw = (self.same && self.streamed).then_some(frame);
-                send(heard, Heard { events, raw }).await;
+                send(heard, Heard { events, raw }, bytes).await;
             }
         }
         let events: Vec<Event> = reader.finish().map_err(|sentence| self.broken(&sentence))?;
-        send(heard, Heard { events, raw: None }).await;
+        send(heard, Heard { events, raw: None }, 0).await;
         Ok(())
     }
 
     async fn chunk(&self, response: &mut Response) -> Result<Option<Bytes>, ProviderError> {
-        match timeout(self.idle_max, response.chunk()).await {
+        let end = self.began + self.answer_max;
+        match timeout_at(end.min(Instant::now() + self.idle_max), response.chunk()).await {
             Ok(Ok(chunk)) => Ok(chunk),
             Ok(Err(_)) => Err(self.broken("the connection broke off")),
+            Err(_) if Instant::now() >= end => {
+                Err(self.broken(&format!("it took more than {} s", self.answer_max.as_secs())))
+            }
             Err(_) => Err(self.broken(&format!("it stopped for more than {} s", self.idle_max.as_secs()))),
         }
     }
@@ -163,13 +173,45 @@ impl Reading {
     }
 }
 
-async fn send(heard: &Heards, step: Heard) {
-    if !step.events.is_empty() || step.raw.is_some() {
-        // `run` notices that nobody hears it.
-        let _ = heard.send(Ok(step)).await;
+/// `bytes`: what the upstream sent for it.
+async fn send(heard: &Heards, step: Heard, bytes: usize) {
+    if step.events.is_empty() && step.raw.is_none() {
+        return;
+    }
+    let places = if bytes > FRAME_BYTES_SHARED_MAX { HEARD_MAX } else { 1 };
+    // `run` notices that nobody hears it.
+    if let Ok(mut places) = heard.reserve_many(places).await
+        && let Some(place) = places.next()
+    {
+        place.send(Ok(step));
     }
 }
 
 fn is_last(frame: &SseEvent) -> bool {
     frame.data.trim() == "[DONE]" || frame.event.as_deref().is_some_and(|name| LAST_EVENTS.contains(&name))
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+    use tokio::sync::mpsc;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn long_frames_wait_one_at_a_time_and_short_ones_together() {
+        let step = || Heard { events: vec![Event::Started { prompt: None }], raw: None };
+        let (sender, mut heard) = mpsc::channel(HEARD_MAX);
+        for _ in 0..3 {
+            assert!(send(&sender, step(), 9).now_or_never().is_some());
+        }
+        let mut long = Box::pin(send(&sender, step(), EVENT_BYTES_MAX));
+        for _ in 0..3 {
+            assert!(long.as_mut().now_or_never().is_none());
+            heard.recv().await.expect("a step").expect("a frame");
+        }
+        assert!(long.now_or_never().is_some());
+        assert!(send(&sender, step(), EVENT_BYTES_MAX).now_or_never().is_none());
+        assert!(send(&sender, step(), 9).now_or_never().is_some());
+    }
 }

@@ -12,7 +12,7 @@ use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, Header
 use reqwest::{Response, Url};
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::config::ProviderSection;
 use super::failure::{Failure, Secret};
@@ -24,6 +24,8 @@ use crate::tls;
 
 /// Bytes of an answer that is not a success.
 const FAILURE_BYTES_MAX: usize = 64 << 10;
+/// Time to read it, in all: the client waits for its error.
+const FAILURE_TIME_MAX: Duration = Duration::from_secs(5);
 /// Connections that wait for the next request, and for how long.
 const POOLED_MAX: usize = 64;
 const POOLED_TIME_MAX: Duration = Duration::from_secs(90);
@@ -44,6 +46,7 @@ pub struct Upstream {
     models: BTreeMap<String, String>,
     first_byte_max: Duration,
     idle_max: Duration,
+    answer_max: Duration,
     retries_max: u32,
     requests: AtomicU64,
 }
@@ -93,6 +96,7 @@ impl Upstream {
             models: section.models.clone(),
             first_byte_max: Duration::from_secs(section.first_byte_seconds_max),
             idle_max: Duration::from_secs(section.idle_seconds_max),
+            answer_max: Duration::from_secs(section.answer_seconds_max),
             retries_max: section.retries_max,
             requests: AtomicU64::new(0),
         })
@@ -155,7 +159,9 @@ impl Upstream {
         let mut response = self.post(path, &Value::Object(body), passed).await?;
         let reading = self.reading(false, true);
         let bytes = reading.whole(&mut response, WHOLE_BYTES_MAX).await.inspect_err(|error| self.count(error))?;
-        let read = serde_json::from_slice(&bytes).map_err(|_| self.secret.broken(&self.name, "it is not JSON"));
+        let text = String::from_utf8(bytes).ok().map(|text| self.secret.redacted(text));
+        let read = text.and_then(|text| serde_json::from_str(&text).ok());
+        let read = read.ok_or_else(|| self.secret.broken(&self.name, "it is not JSON"));
         match &read {
             Ok(_) => self.count_outcome("answered"),
             Err(error) => self.count(error),
@@ -171,6 +177,8 @@ impl Upstream {
             streamed,
             same,
             idle_max: self.idle_max,
+            began: Instant::now(),
+            answer_max: self.answer_max,
         }
     }
 
@@ -237,6 +245,15 @@ impl Upstream {
                 headers.insert(name, value);
             }
         }
+        if self.dialect == Dialect::Messages {
+            // The client's version of the contract is the one that its body keeps to.
+            if passed.anthropic.iter().any(|(name, _)| name == ANTHROPIC_VERSION.0) {
+                headers.remove(ANTHROPIC_VERSION.0);
+            }
+            for (name, value) in &passed.anthropic {
+                headers.append(name, value.clone());
+            }
+        }
         let sent = self.http.post(url).headers(headers).body(body).send();
         let response = match timeout(self.first_byte_max, sent).await {
             Ok(Ok(response)) => response,
@@ -262,7 +279,8 @@ impl Upstream {
     async fn failed(&self, mut response: Response) -> Failed {
         let (status, asked) = (response.status(), asked_pause(response.headers()));
         // A body that does not end says no more than its status.
-        let body = self.reading(false, false).whole(&mut response, FAILURE_BYTES_MAX).await.unwrap_or_default();
+        let reading = Reading { answer_max: FAILURE_TIME_MAX, ..self.reading(false, false) };
+        let body = reading.whole(&mut response, FAILURE_BYTES_MAX).await.unwrap_or_default();
         let retry_after_s = asked.map(|asked| u32::try_from(asked.as_secs()).unwrap_or(u32::MAX));
         let failure = Failure { provider: &self.name, secret: &self.secret, status, retry_after_s, body: &body };
         Failed { error: failure.error(), again: is_passing(status).then_some(asked) }

@@ -229,7 +229,10 @@ async fn the_upstream_gets_the_clients_body_or_the_same_in_its_own_words() {
     let upstream = server.upstream(|section| {
         section.headers = BTreeMap::from([("x-org".to_owned(), "o".to_owned())]);
     });
-    let passed = Passed { traceparent: Some("00-1-2-01".to_owned()), request_id: Some("r\n".to_owned()) };
+    let beta = ["anthropic-version", "anthropic-beta"]
+        .map(|name| (name.parse().expect("a name"), "b-1".parse().expect("a value")));
+    let anthropic = super::anthropic_headers(&beta.into_iter().collect());
+    let passed = Passed { traceparent: Some("00-1-2-01".to_owned()), request_id: Some("r\n".to_owned()), anthropic };
     upstream.ask(&ask(false), &body(), Dialect::Chat, &passed).await.expect("an answer");
     upstream.ask(&ask(false), &body(), Dialect::Messages, &passed).await.expect("an answer");
     let seen = server.seen();
@@ -243,6 +246,12 @@ async fn the_upstream_gets_the_clients_body_or_the_same_in_its_own_words() {
     assert!(seen[0].starts_with("POST /v1/chat/completions HTTP/1.1\r\n"), "{}", seen[0]);
     assert!(seen[0].contains("traceparent: 00-1-2-01\r\n") && seen[0].contains("x-org: o\r\n"), "{}", seen[0]);
     assert!(!seen[0].contains("x-request-id") && !seen[0].contains("authorization"), "{}", seen[0]);
+    assert!(!seen[0].contains("anthropic"), "{}", seen[0]);
+    let there = server.upstream(|section| section.dialect = Dialect::Messages);
+    there.ask(&ask(false), &body(), Dialect::Messages, &passed).await.expect("an answer");
+    let told = server.seen()[2].clone();
+    assert!(told.contains("anthropic-beta: b-1\r\n") && told.contains("anthropic-version: b-1\r\n"), "{told}");
+    assert!(!told.contains("2023-06-01"), "{told}");
 }
 
 #[tokio::test]
@@ -305,14 +314,14 @@ async fn an_answer_that_breaks_off_stalls_or_lies_is_an_error_and_keeps_what_cam
     let begun = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"}}]}\n\n".as_bytes();
     let then = |acts: Vec<Act>| [stream(&[begun]), acts].concat();
     let chunk = |bytes: &[u8]| [format!("{:x}\r\n", bytes.len()).as_bytes(), bytes, b"\r\n"].concat();
-    let huge = [b"data: ".to_vec(), vec![b'x'; (1 << 20) + 1]].concat();
+    let huge = [b"data: ".to_vec(), vec![b'x'; (16 << 20) + 1]].concat();
     let cases = [
         (then(vec![Act::Close]), "broke off"),
         (ended(then(vec![])), "in the middle"),
         (then(vec![Act::Wait(5_000)]), "stopped for more than 1 s"),
         (ended(then(vec![Act::Send(chunk(b"data: {oops\n\n"))])), "not JSON"),
         (ended(then(vec![Act::Send(chunk(b"data: {\"error\":{\"message\":\"dead\"}}\n\n"))])), "dead"),
-        (ended(then(vec![Act::Send(chunk(&huge))])), "longer than 1048576 bytes"),
+        (ended(then(vec![Act::Send(chunk(&huge))])), "longer than 16777216 bytes"),
     ];
     for (acts, reason) in cases {
         let server = Server::start(vec![acts]).await;
@@ -351,6 +360,38 @@ async fn pages_redirects_and_silence_are_told_as_what_they_are() {
 }
 
 #[tokio::test]
+async fn an_object_where_a_stream_was_asked_for_is_an_answer_without_frames() {
+    let server = Server::start(vec![json_answer(&chat("whole"))]).await;
+    let (reply, raw, error) = heard(&server.upstream(|_| {}), &ask(true), Dialect::Chat).await.expect("an answer");
+    assert_eq!((text(&reply).as_str(), raw, error), ("whole", Vec::new(), None));
+}
+
+#[tokio::test]
+async fn an_event_may_repeat_a_long_answer() {
+    let chunks = CHUNKS.replace("😀", &"x".repeat(2 << 20));
+    let server = Server::start(vec![ended(stream(&[chunks.as_bytes()]))]).await;
+    let (reply, _, error) = heard(&server.upstream(|_| {}), &ask(true), Dialect::Chat).await.expect("an answer");
+    assert!(error.is_none() && text(&reply).len() > 2 << 20, "{error:?}");
+}
+
+#[tokio::test]
+async fn what_drips_without_end_is_given_up() {
+    let dripping = |head: &str, rest: &str| {
+        let head = Act::Send(format!("HTTP/1.1 {head}\r\ncontent-type: application/json\r\n").into_bytes());
+        let length = Act::Send(format!("content-length: {}\r\n\r\n", rest.len() + 12).into_bytes());
+        let drips = (0..12).flat_map(|_| [Act::Wait(600), Act::Send(b" ".to_vec())]);
+        [head, length].into_iter().chain(drips).chain([Act::Send(rest.as_bytes().to_vec())]).collect::<Vec<_>>()
+    };
+    let server = Server::start(vec![dripping("400 Bad Request", r#"{"error":"late"}"#)]).await;
+    let told = heard(&server.upstream(|_| {}), &ask(false), Dialect::Chat).await.expect_err("refused");
+    assert_eq!(told.to_string(), "Bad Request");
+    let server = Server::start(vec![dripping("200 OK", &chat("late").to_string())]).await;
+    let upstream = server.upstream(|section| section.answer_seconds_max = 1);
+    let (_, _, error) = heard(&upstream, &ask(false), Dialect::Chat).await.expect("a head");
+    assert!(error.expect("given up").to_string().contains("took more than 1 s"));
+}
+
+#[tokio::test]
 async fn nobody_listens_and_the_connection_ends() {
     let begun = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"}}]}\n\n".as_bytes();
     let server = Server::start(vec![[stream(&[begun]), vec![Act::Wait(60_000)]].concat()]).await;
@@ -379,6 +420,20 @@ async fn a_key_is_sent_and_never_told() {
         assert!(!format!("{told:?} {upstream:?}").contains(&key), "{told:?}");
         assert!(server.seen()[0].contains(&format!("authorization: Bearer {key}\r\n")));
     }
+    let chunks = CHUNKS.replace("😀", &key);
+    for (acts, streamed) in [(json_answer(&chat(&key)), false), (ended(stream(&[chunks.as_bytes()])), true)] {
+        let server = Server::start(vec![acts]).await;
+        let upstream = server.upstream(|section| section.key_env = Some("PATH".to_owned()));
+        let (reply, raw, _) = heard(&upstream, &ask(streamed), Dialect::Chat).await.expect("an answer");
+        assert!(
+            !raw.is_empty() && text(&reply).contains("[redacted]") && !format!("{reply:?} {raw:?}").contains(&key),
+            "{reply:?}"
+        );
+    }
+    let server = Server::start(vec![json_answer(&json!({ "data": key }))]).await;
+    let upstream = server.upstream(|section| section.key_env = Some("PATH".to_owned()));
+    let embedded = upstream.relay_json("/v1/embeddings", &body(), &Passed::default()).await;
+    assert_eq!(embedded, Ok(json!({ "data": "[redacted]" })));
     let server = Server::start(vec![json_answer(&json!({ "error": { "message": key } }))]).await;
     let upstream = server.upstream(|section| {
         section.key_env = Some("PATH".to_owned());

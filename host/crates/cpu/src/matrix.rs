@@ -4,6 +4,8 @@
 
 use half::{bf16, f16};
 
+use crate::product::PANEL;
+
 /// Rows of a tile.
 pub const TILE: usize = 16;
 
@@ -260,7 +262,9 @@ fn nibbles(quants: &[i8]) -> Vec<u8> {
 fn scales(groups: &Groups, rows: usize, columns: usize) -> Option<Scales> {
     let per_row = columns.div_ceil(groups.width.max(1));
     let offsets = !groups.m.is_empty();
-    if groups.width == 0 || groups.d.len() != rows * per_row || (offsets && groups.m.len() != groups.d.len()) {
+    // The kernels write out `PANEL` columns at a time, from the start of a group.
+    let whole = groups.width > 0 && PANEL.is_multiple_of(groups.width);
+    if !whole || groups.d.len() != rows * per_row || (offsets && groups.m.len() != groups.d.len()) {
         return None;
     }
     let stride = if offsets { 2 * TILE } else { TILE };

@@ -9,7 +9,7 @@ use crate::pool::room;
 /// Vectors of one inner loop: their sums, two weights and a number fill the 16 registers.
 const BLOCK: usize = 6;
 /// Columns of a tile that are written out together: 16 kB, half of the first cache. A multiple of every group.
-const PANEL: usize = 256;
+pub(crate) const PANEL: usize = 256;
 /// Vectors that are multiplied with them before the next tile: they stay in the second cache.
 const VECTORS: usize = 128;
 

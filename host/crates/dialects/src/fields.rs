@@ -7,6 +7,8 @@ use crate::ask::Refusal;
 
 /// Characters of an outside name that a message repeats.
 const NAME_CHARS_MAX: usize = 64;
+/// Above it, not every whole number is a floating-point number: 2^53.
+const COUNT_MAX: f64 = 9_007_199_254_740_992.0;
 
 /// The field, unless it is absent or null.
 pub(crate) fn present<'a>(map: &'a Map<String, Value>, field: &str) -> Option<&'a Value> {
@@ -38,6 +40,12 @@ pub(crate) fn integer(map: &Map<String, Value>, field: &str, low: u64, high: u64
         Some(number) if (low..=high).contains(&number) => Ok(Some(number)),
         _ => Err(Refusal::new(field, format!("{field} must be a whole number from {low} to {high}"))),
     }
+}
+
+/// A count that an upstream tells, as 5 or as 5.0; anything else is none.
+pub(crate) fn count(value: &Value) -> Option<u64> {
+    let whole = |number: &f64| number.fract() == 0.0 && (0.0..COUNT_MAX).contains(number);
+    value.as_u64().or_else(|| value.as_f64().filter(whole).map(|number| number as u64))
 }
 
 /// True or false.
@@ -113,6 +121,14 @@ mod tests {
         assert_eq!(flag(&map(json!({ "a": 1 })), "a").expect_err("flag").param, "a");
         for bad in [json!(123), json!(null), json!(" "), json!([])] {
             assert_eq!(model(&map(json!({ "model": bad }))).expect_err("model").param, "model");
+        }
+    }
+
+    #[test]
+    fn a_count_may_be_written_with_a_point() {
+        assert_eq!([json!(5), json!(5.0), json!(0)].map(|value| count(&value)), [Some(5), Some(5), Some(0)]);
+        for other in [json!(-1), json!(-1.0), json!(5.5), json!(1e300), json!("5"), json!(null), json!([])] {
+            assert_eq!(count(&other), None, "{other}");
         }
     }
 

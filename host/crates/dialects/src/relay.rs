@@ -1,6 +1,6 @@
 //! An answer passed on as the upstream wrote it, for a client and an upstream of one dialect.
-//! What no code here knows reaches the client unchanged. From the first frame that ends a choice on, everything waits
-//! for `close`, which puts the receipt in; usage that the client did not ask for is left out.
+//! What no code here knows reaches the client unchanged. From the first frame on that ends a choice or the answer,
+//! everything waits for `close`, which puts the receipt in; usage that the client did not ask for is left out.
 
 use std::collections::BTreeSet;
 
@@ -12,13 +12,17 @@ use crate::openai::error_frames;
 use crate::reply::{Envelope, Event, Frame, FrameData};
 use crate::sse::SseEvent;
 
+/// Frames that say that an answer has ended; some upstreams send them although it has not.
+const MESSAGE_ENDS: [&str; 2] = ["message_stop", "message_delta"];
+const RESPONSE_ENDS: [&str; 4] = ["response.completed", "response.incomplete", "response.cancelled", "response.failed"];
+
 /// Passes one answer on.
 #[derive(Debug)]
 pub struct Relay {
     dialect: Dialect,
     envelope: Envelope,
     include_usage: bool,
-    /// Waits for the record; none until a choice has ended.
+    /// Waits for the record; none until a choice, or the answer, has ended.
     held: Option<Vec<SseEvent>>,
     /// Data of the first frame and of the last that was passed on.
     first: String,
@@ -56,7 +60,7 @@ impl Relay {
         if self.ended || self.is_unwanted(&raw) {
             return Vec::new();
         }
-        if events.iter().any(|event| matches!(event, Event::Finished { .. })) {
+        if events.iter().any(|event| matches!(event, Event::Finished { .. })) || self.is_end(&raw) {
             self.held.get_or_insert_default();
         }
         if let Some(held) = &mut self.held {
@@ -106,6 +110,27 @@ impl Relay {
             && !self.include_usage
             && raw.data.contains("\"usage\"")
             && is_usage(raw)
+    }
+
+    /// Says that the answer is complete, whatever the dialect's reader thinks of it.
+    fn is_end(&self, raw: &SseEvent) -> bool {
+        if raw.data.trim() == "[DONE]" {
+            return true;
+        }
+        let names: &[&str] = match self.dialect {
+            Dialect::Chat | Dialect::Completions => &[],
+            Dialect::Messages => &MESSAGE_ENDS,
+            Dialect::Responses => &RESPONSE_ENDS,
+        };
+        let told = |name: &&str| raw.event.as_deref() == Some(*name) || raw.data.contains(*name);
+        if !names.iter().any(told) {
+            return false;
+        }
+        let data = parsed(&raw.data);
+        match kind(&data, raw) {
+            "message_delta" => data.pointer("/delta/stop_reason").is_some(),
+            kind => names.contains(&kind),
+        }
     }
 
     fn note_block(&mut self, raw: &SseEvent) {

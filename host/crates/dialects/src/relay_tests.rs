@@ -148,6 +148,36 @@ fn an_upstream_that_forgets_its_end_is_helped() {
 }
 
 #[test]
+fn an_end_of_what_is_not_complete_is_held_and_dropped_when_the_answer_fails() {
+    let begun = r#"{"choices":[{"index":0,"delta":{"content":"a"}}]}"#;
+    for (dialect, frames) in [
+        (Dialect::Chat, events_of(&[begun, "[DONE]"])),
+        (Dialect::Messages, events_of(&[r#"{"type":"message_start"}"#, r#"{"type":"message_stop"}"#])),
+        (
+            Dialect::Messages,
+            events_of(&[r#"{"type":"message_start"}"#, r#"{"type":"message_delta","delta":{"stop_reason":null}}"#]),
+        ),
+    ] {
+        let (mut relay, mut reader) = (Relay::new(dialect, &ask(false), envelope()), dialect.reader());
+        let leave: Vec<Vec<String>> =
+            frames.iter().map(|frame| relay.push(frame.clone(), &reader.push(frame).expect("readable"))).collect();
+        assert!(reader.finish().is_err(), "{frames:?}");
+        assert_eq!((leave[0].len(), leave[1].len()), (1, 0), "{frames:?}");
+        let failed = relay.fail("c", "m", "server_error").concat();
+        assert!(failed.contains("error") && failed.matches("[DONE]").count() <= 1, "{failed}");
+        assert!(!failed.contains("message_stop") && !failed.contains("message_delta"), "{failed}");
+    }
+    for kind in ["completed", "incomplete", "cancelled", "failed"] {
+        let mut relay = Relay::new(Dialect::Responses, &ask(false), envelope());
+        let frame = SseEvent { event: Some(format!("response.{kind}")), data: r#"{"response":{}}"#.to_owned() };
+        assert!(relay.push(frame, &[]).is_empty(), "{kind}");
+    }
+    let says_so = r#"{"type":"response.output_text.delta","delta":"response.completed"}"#;
+    let mut relay = Relay::new(Dialect::Responses, &ask(false), envelope());
+    assert_eq!(relay.push(events_of(&[says_so]).remove(0), &[]).len(), 1);
+}
+
+#[test]
 fn several_lines_of_data_stay_several_lines() {
     let frames = [SseEvent { event: Some("e".to_owned()), data: "{\"choices\":\n[]}".to_owned() }];
     let (now, _) = relayed(Dialect::Chat, &ask(false), &frames);

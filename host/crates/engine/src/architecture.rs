@@ -26,6 +26,16 @@ pub(crate) fn of_gguf(path: &Path, header: &Header, factors: Vec<f64>) -> Result
     if header.text(&format!("{name}.rope.scaling.type")).is_some_and(|kind| kind != "none") {
         return Err(unsupported(path, "it has a rope scaling; plain models and those of Llama 3 are supported"));
     }
+    let allowed = |tensor: &str| {
+        let qkv = ["attn_q.bias", "attn_k.bias", "attn_v.bias"].iter().any(|end| tensor.ends_with(end));
+        !tensor.ends_with(".bias") || (qkv && architecture == Architecture::Qwen2)
+    };
+    if let Some(bias) = header.tensors.keys().find(|tensor| !allowed(tensor)) {
+        return Err(unsupported(
+            path,
+            format!("it has '{}', a bias that this architecture has not", bias.escape_default()),
+        ));
+    }
     let int = |key: &str| header.int(&format!("{name}.{key}"));
     let need =
         |key: &str| int(key).ok_or_else(|| corrupt(path, format!("metadata '{name}.{key}' is missing or no number")));
@@ -50,6 +60,12 @@ pub(crate) fn of_gguf(path: &Path, header: &Header, factors: Vec<f64>) -> Result
             .ok_or_else(|| corrupt(path, format!("metadata '{name}.attention.layer_norm_rms_epsilon' is missing")))?,
         tied: !header.tensors.contains_key("output.weight"),
     };
+    if int("rope.dimension_count").is_some_and(|width| width != config.head_width) {
+        return Err(unsupported(
+            path,
+            "it rotates a part of each head only; models that rotate whole heads are supported",
+        ));
+    }
     check(config).map_err(|problem| corrupt(path, problem))
 }
 
@@ -93,7 +109,7 @@ pub(crate) fn of_folder(path: &Path, json: &Json) -> Result<ModelConfig, EngineE
     if let Some(rope) = rope {
         config.rope_factors = factors_of_folder(path, rope, &config)?;
     }
-    Ok(config)
+    check(config).map_err(|problem| corrupt(path, problem))
 }
 
 /// The factors of Llama 3's scaling: slow rotations are slowed down further, fast ones are kept, those between

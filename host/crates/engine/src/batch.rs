@@ -14,7 +14,7 @@ use crate::error::EngineError;
 use crate::prefix::PrefixCache;
 use crate::running::{Outcome, Running};
 use crate::sampler::Weights;
-use crate::scheduler::{Event, Job};
+use crate::scheduler::{Event, Job, Request};
 use crate::tokenizer::Tokenizer;
 
 /// Prompt tokens of a step in which nobody decodes.
@@ -60,10 +60,16 @@ impl Batch {
         self.running.len()
     }
 
-    /// Are there pages for this prompt and its first token beside those of the running requests?
-    pub fn has_room(&self, prompt: usize) -> bool {
-        let wanted = (prompt + 1).div_ceil(PAGE);
-        self.running.is_empty() || wanted <= self.pages.free() || wanted <= self.pages.free() + self.prefixes.idle()
+    /// Are there pages for this prompt and its first token beside what the running requests still need for theirs?
+    /// Pages of its beginning that another request holds anyway are not counted.
+    pub fn has_room(&self, job: &Job) -> bool {
+        let Request { prompt, weights, .. } = &job.request;
+        let missing = |running: &Running| (running.tokens.len() + 1).div_ceil(PAGE).saturating_sub(running.pages.len());
+        let promised: usize = self.running.iter().map(missing).sum();
+        let wanted = (prompt.len() + 1).div_ceil(PAGE) + promised;
+        self.running.is_empty()
+            || wanted <= self.pages.free()
+            || wanted <= self.pages.free() + self.prefixes.idle() + self.prefixes.held(weights.generation(), prompt)
     }
 
     /// Lets a request run.
@@ -127,9 +133,12 @@ impl Batch {
             if self.waits_for_another(place) {
                 continue;
             }
+            // The oldest may take pages of younger ones, so that somebody always gets on; others take what is free,
+            // so that an old prompt collects its pages before a young one that needs fewer.
+            let may_preempt = shares.is_empty();
             let count = self.running[place].left().min(budget);
-            // The oldest may take pages of younger ones, so that somebody always gets on.
-            if self.make_room(place, count, shares.is_empty()) {
+            let count = if may_preempt { count } else { count.min(self.room(place)) };
+            if count > 0 && self.make_room(place, count, may_preempt) {
                 shares.push((place, count));
                 budget -= count;
             }
@@ -145,6 +154,13 @@ impl Batch {
             shared / PAGE > own.cached / PAGE && other.cached < shared && !other.decodes()
         };
         self.running[..place].iter().any(useful)
+    }
+
+    /// Tokens that a request can add without pages of another one.
+    fn room(&self, place: usize) -> usize {
+        let running = &self.running[place];
+        let own = running.pages.len() * PAGE - running.cached;
+        own + (self.pages.free() + self.prefixes.idle()) * PAGE
     }
 
     /// Takes pages for `count` more tokens of a request; where there are none, from the prefix cache and, if it

@@ -14,7 +14,7 @@ use tokio::sync::mpsc::Receiver;
 
 use crate::adapter::{Adapter, Lora, LoraConfig};
 use crate::chat::{ChatTemplate, ChatTurn};
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::{Checkpoint, unsupported};
 use crate::error::EngineError;
 use crate::guide::{Constraint, Guide, Vocabulary};
 use crate::model::{Model, ModelConfig};
@@ -115,7 +115,6 @@ pub struct Engine(Arc<Inner>);
 struct Inner {
     info: ModelInfo,
     config: EngineConfig,
-    checkpoint: Checkpoint,
     shape: ModelConfig,
     network: Arc<Network>,
     /// The f32 weights, read when something trains first.
@@ -171,8 +170,7 @@ impl Engine {
             "model loaded"
         );
         let (model, vocabulary) = (OnceLock::new(), OnceLock::new());
-        let inner =
-            Inner { info, config, checkpoint, shape, network, model, tokenizer, vocabulary, template, load, queue };
+        let inner = Inner { info, config, shape, network, model, tokenizer, vocabulary, template, load, queue };
         Ok(Self(Arc::new(inner)))
     }
 
@@ -314,7 +312,13 @@ impl Engine {
         if let Some(model) = self.0.model.get() {
             return Ok(Arc::clone(model));
         }
-        let read = Arc::new(Model::load(&self.0.checkpoint, self.0.shape.clone())?);
+        // The file may have been replaced since: the weights that train must be those that serve.
+        let checkpoint = Checkpoint::open(&self.0.config.model)?;
+        if checkpoint.sha256() != self.0.info.sha256 {
+            let problem = "it was replaced while the server ran; restart the server to serve and train the new one";
+            return Err(unsupported(&self.0.config.model, problem));
+        }
+        let read = Arc::new(Model::load(&checkpoint, self.0.shape.clone())?);
         Ok(Arc::clone(self.0.model.get_or_init(|| read)))
     }
 

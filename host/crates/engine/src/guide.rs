@@ -142,7 +142,11 @@ impl Guide {
             return Err(refuse(&format!("it cannot be compiled: {}", sentence(&problem))));
         }
         let (usable, eos) = (vocabulary.usable.clone(), vocabulary.eos.clone());
-        Ok(Self { matcher, usable, eos, ended: false })
+        let mut guide = Self { matcher, usable, eos, ended: false };
+        // A schema that only refers to itself, for example.
+        let mut first = vec![0; guide.words()];
+        guide.mask(&mut first).map_err(|_| refuse("it allows no answer"))?;
+        Ok(guide)
     }
 
     /// A second answer in the same constraint, at the same place.

@@ -49,6 +49,13 @@ struct PeftConfig {
     use_dora: bool,
     #[serde(default)]
     use_rslora: bool,
+    /// Other scales and ranks of single modules: read so that they are refused.
+    #[serde(default, skip_serializing)]
+    alpha_pattern: serde_json::Map<String, serde_json::Value>,
+    #[serde(default, skip_serializing)]
+    rank_pattern: serde_json::Map<String, serde_json::Value>,
+    #[serde(default, skip_serializing)]
+    fan_in_fan_out: bool,
 }
 
 fn refused(problem: impl Into<String>) -> EngineError {
@@ -72,6 +79,9 @@ impl Lora {
             task_type: Some("CAUSAL_LM".to_owned()),
             use_dora: false,
             use_rslora: false,
+            alpha_pattern: serde_json::Map::new(),
+            rank_pattern: serde_json::Map::new(),
+            fan_in_fan_out: false,
         };
         let config = serde_json::to_vec_pretty(&config).map_err(|e| refused(e.to_string()))?;
         let mut matrices = Vec::new();
@@ -133,9 +143,12 @@ fn read_config(bytes: &[u8]) -> Result<PeftConfig, EngineError> {
     if config.peft_type != "LORA"
         || config.use_dora
         || config.use_rslora
+        || config.fan_in_fan_out
+        || !config.alpha_pattern.is_empty()
+        || !config.rank_pattern.is_empty()
         || config.bias.as_deref().is_some_and(|bias| bias != "none")
     {
-        return Err(refused(format!("{CONFIG_FILE}: plain LoRA without biases is supported")));
+        return Err(refused(format!("{CONFIG_FILE}: plain LoRA without biases, of one rank and alpha, is supported")));
     }
     if !(1..=RANK_MAX).contains(&config.r) || !config.lora_alpha.is_finite() {
         return Err(refused(format!(

@@ -79,6 +79,18 @@ impl PrefixCache {
         self.pages.values().filter(|kept| kept.is_idle()).count()
     }
 
+    /// Pages of the beginning of `tokens` that are here and that a running request holds.
+    pub fn held(&self, generation: u64, tokens: &[u32]) -> usize {
+        let (mut place, mut held) = (Place::Start(generation), 0);
+        for page in tokens.as_chunks::<PAGE>().0 {
+            match self.pages.get(&(place, *page)) {
+                Some(kept) if !kept.is_idle() => (place, held) = (Place::After(kept.number), held + 1),
+                _ => break,
+            }
+        }
+        held
+    }
+
     /// Lets go of `count` pages that nobody else holds, or of all of them: first those of requests that are longest
     /// ago, of these the last ones, because a page is found through those before it.
     pub fn evict(&mut self, count: usize) {

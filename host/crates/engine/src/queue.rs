@@ -34,24 +34,31 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a job to its tenant's line, or says that this is full.
-    pub fn push(&self, job: Job) -> Result<(), EngineError> {
+    /// Adds a job to its tenant's line, or says that this is full. Jobs of a full line that nobody waits for any
+    /// more make room; how many did.
+    pub fn push(&self, job: Job) -> Result<usize, EngineError> {
         let mut state = self.lock();
         if state.closed {
             return Err(EngineError::Stopped);
         }
         let tenant = job.request.tenant.clone();
         let line = state.lines.entry(tenant.clone()).or_default();
+        let before = line.len();
+        if before >= self.max {
+            line.retain(|job| !job.events.is_closed());
+        }
+        let dropped = before - line.len();
         if line.len() >= self.max {
             return Err(EngineError::Overloaded { queued: line.len() });
         }
         line.push_back(job);
-        if line.len() == 1 {
+        // A line that was full has its turn already.
+        if before == 0 {
             state.turns.push_back(tenant);
         }
         drop(state);
         self.arrived.notify_one();
-        Ok(())
+        Ok(dropped)
     }
 
     /// The next job, if there is one and it `fits`. Jobs that nobody waits for any more are dropped on the way and

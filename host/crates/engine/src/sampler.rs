@@ -131,6 +131,9 @@ impl Sampler {
             self.adjust(logits)?;
             adjusted = largest_of(logits);
         }
+        if !adjusted.is_finite() {
+            return Err(EngineError::Invalid("biases and constraint leave no token to draw".to_owned()));
+        }
         let id = if self.sampling.temperature < GREEDY_BELOW {
             logits.iter().position(|logit| *logit == adjusted).unwrap_or(0)
         } else {

@@ -208,9 +208,9 @@ fn check(request: &Request, info: &ModelInfo) -> Result<(), EngineError> {
 /// Queues a job, or says that the queue is full.
 pub(crate) fn submit(queue: &Queue, job: Job, load: &ServingLoad) -> Result<(), EngineError> {
     load.queued.fetch_add(1, Ordering::Relaxed);
-    queue.push(job).inspect_err(|_| {
-        load.queued.fetch_sub(1, Ordering::Relaxed);
-    })
+    let pushed = queue.push(job);
+    load.queued.fetch_sub(*pushed.as_ref().unwrap_or(&1), Ordering::Relaxed);
+    pushed.map(drop)
 }
 
 /// Starts the thread. It ends when the queue is closed and the running and waiting requests are done.
@@ -241,7 +241,7 @@ fn serve(mut batch: Batch, queue: &Queue, load: &ServingLoad, running_max: usize
         }
         // Only what can run leaves the queue: its bound stays the bound of waiting requests.
         while batch.count() < running_max {
-            let (job, dropped) = queue.take(|job| batch.has_room(job.request.prompt.len()));
+            let (job, dropped) = queue.take(|job| batch.has_room(job));
             load.queued.fetch_sub(dropped, Ordering::Relaxed);
             let Some(job) = job else { break };
             batch.admit(job);

@@ -16,6 +16,8 @@ use crate::gguf::{Header, Value};
 /// ggml's token types of control tokens, and of tokens that only a template writes and that are text all the same.
 const CONTROL: i128 = 3;
 const USER_DEFINED: i128 = 4;
+/// Control tokens that end an answer in the models that have them.
+const END_SPELLINGS: [&str; 5] = ["<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|endoftext|>", "<|end_of_text|>"];
 /// How text is cut before it is encoded, by the names that GGUF files use: Llama 3's rule, and Qwen's, which takes
 /// digits one by one.
 const LLAMA_3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
@@ -140,7 +142,11 @@ fn parts_of_gguf(path: &Path, header: &Header) -> Result<Parts, EngineError> {
         return Err(unsupported(path, format!("its tokenizer is '{model}'; byte-level BPE ('gpt2') is supported")));
     }
     let byte_level = json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true });
-    let pre_tokenizer = match header.text("tokenizer.ggml.pre").unwrap_or("gpt-2") {
+    let pre = header.text("tokenizer.ggml.pre").unwrap_or("gpt-2");
+    // Llama 3 takes a word that is a token as it is; Qwen composes characters first.
+    let whole_words = matches!(pre, "llama-bpe" | "llama3");
+    let normalizer = if pre == "qwen2" { json!({ "type": "NFC" }) } else { Json::Null };
+    let pre_tokenizer = match pre {
         "smollm" => {
             json!({ "type": "Sequence", "pretokenizers": [{ "type": "Digits", "individual_digits": true }, byte_level] })
         }
@@ -170,21 +176,33 @@ fn parts_of_gguf(path: &Path, header: &Header) -> Result<Parts, EngineError> {
     let merges = texts(list("tokenizer.ggml.merges")?).ok_or_else(|| corrupt(path, "a merge is no text"))?;
     let merges: Option<Vec<_>> = merges.into_iter().map(|merge| merge.split_once(' ')).collect();
     let merges = merges.ok_or_else(|| corrupt(path, "a merge is no pair of tokens"))?;
-    let vocabulary: HashMap<&str, usize> = tokens.iter().enumerate().map(|(id, token)| (*token, id)).collect();
+    // Control tokens are no words: text that spells one is encoded from its letters.
+    let words = tokens.iter().enumerate().filter(|(_, token)| !control.contains_key(**token));
+    let vocabulary: HashMap<&str, usize> = words.map(|(id, token)| (*token, id)).collect();
     let id = |key: &str| header.int(key).and_then(|id| u32::try_from(id).ok());
     let spelling = |id: Option<u32>| id.and_then(|id| tokens.get(id as usize)).copied().unwrap_or_default().to_owned();
     let eos = id("tokenizer.ggml.eos_token_id");
+    // A chat model may end a turn, or a call, otherwise than a text.
+    let others = ["tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"].into_iter().filter_map(id);
+    let spelled = END_SPELLINGS.into_iter().filter_map(|spelling| control.get(spelling).copied());
+    let mut ends: Vec<u32> = Vec::new();
+    for end in eos.into_iter().chain(others).chain(spelled) {
+        if !ends.contains(&end) {
+            ends.push(end);
+        }
+    }
     Ok(Parts {
         json: json!({
             "version": "1.0",
             "added_tokens": [],
+            "normalizer": normalizer,
             "pre_tokenizer": pre_tokenizer,
             "decoder": { "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true },
-            "model": { "type": "BPE", "vocab": vocabulary, "merges": merges },
+            "model": { "type": "BPE", "vocab": vocabulary, "merges": merges, "ignore_merges": whole_words },
         }),
         control,
         shown: shown_ids,
-        eos: eos.into_iter().collect(),
+        eos: ends,
         bos_text: spelling(id("tokenizer.ggml.bos_token_id")),
         eos_text: spelling(eos),
     })

@@ -4,12 +4,14 @@
 
 use std::sync::Arc;
 
+use axum::http::StatusCode;
 use reef_core::{RecordId, RecordStatus, Sampling};
 use reef_dialects::{Ask, Dialect, Envelope, Reply, Stop, Usage};
 use reef_store::Store;
 use serde_json::{Map, Value};
 use tracing::Instrument;
 
+use super::ending::Ending;
 use super::record;
 use super::sink::Sink;
 use super::voice::Voice;
@@ -63,12 +65,15 @@ pub struct Exchange {
     pub in_flight: InFlight,
     /// Who answers.
     pub origin: Origin,
+    /// Tells that the server stops.
+    pub ending: Ending,
 }
 
 enum Ended {
     Finished,
     Failed(ProviderError),
     ClientGone,
+    Stopped,
 }
 
 /// What was heard, and how it is told.
@@ -89,7 +94,8 @@ impl Exchange {
     /// Runs to the end.
     pub async fn run(self, answering: Answering, mut sink: Sink) {
         let mut telling = self.telling();
-        let ended = follow(answering, &mut telling, &mut sink).await;
+        let mut ending = self.ending.clone();
+        let ended = follow(answering, &mut telling, (&mut sink, &mut ending)).await;
         self.close(telling, ended, sink).await;
     }
 
@@ -101,11 +107,22 @@ impl Exchange {
         stored.err().unwrap_or(failure)
     }
 
+    /// Records that the server stopped before there was an answer; what the client is told.
+    pub async fn stopped(self) -> ApiError {
+        let failure = stopping();
+        self.unanswered(Some(&failure)).await;
+        failure
+    }
+
     /// Records that the client went away before there was an answer.
     pub async fn abandoned(self) {
+        self.unanswered(None).await;
+    }
+
+    async fn unanswered(self, failure: Option<&ApiError>) {
         let mut telling = self.telling();
         let body = self.whole(&mut telling);
-        if let Err(error) = self.store(&telling.reply, RecordStatus::Cancelled, body, None).await {
+        if let Err(error) = self.store(&telling.reply, RecordStatus::Cancelled, body, failure).await {
             tracing::error!(error = %error.message, "record");
         }
     }
@@ -124,7 +141,7 @@ impl Exchange {
         let cancelled = telling.reply.choices.iter().any(|choice| choice.stop == Some(Stop::Cancelled));
         let status = match &ended {
             Ended::Failed(_) => RecordStatus::Failed,
-            Ended::ClientGone => RecordStatus::Cancelled,
+            Ended::ClientGone | Ended::Stopped => RecordStatus::Cancelled,
             Ended::Finished if cancelled => RecordStatus::Cancelled,
             Ended::Finished => RecordStatus::Complete,
         };
@@ -134,6 +151,7 @@ impl Exchange {
         let body = self.whole(&mut telling);
         let failure = match ended {
             Ended::Failed(error) => Some(self.failure(error)),
+            Ended::Stopped => Some(stopping()),
             Ended::Finished | Ended::ClientGone => None,
         };
         let stored = self.store(&telling.reply, status, body.clone(), failure.as_ref()).await;
@@ -165,6 +183,7 @@ impl Exchange {
     /// The engine's own failures are nobody's business but the operator's.
     fn failure(&self, error: ProviderError) -> ApiError {
         match (&self.origin, error) {
+            (_, refused @ ProviderError::Refused { .. }) => refused.into(),
             (Origin::Embedded { .. }, error) => ApiError::internal("the answer could not be generated", error),
             (_, error) => error.into(),
         }
@@ -191,8 +210,14 @@ impl Exchange {
     }
 }
 
-/// Hears the answer to its end, or until the client is gone. To return is to let the provider go.
-async fn follow(mut answering: Answering, telling: &mut Telling, sink: &mut Sink) -> Ended {
+/// What the clients of exchanges hear that are cut off.
+fn stopping() -> ApiError {
+    let told = "the server stops; send the request again when it is back";
+    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "server_stopping", told)
+}
+
+/// Hears the answer to its end, or until the client is gone or the server stops. To return is to let the provider go.
+async fn follow(mut answering: Answering, telling: &mut Telling, (sink, ending): (&mut Sink, &mut Ending)) -> Ended {
     let stream = sink.is_stream();
     loop {
         // What was said is taken first: a client that left at the last token still has a whole record.
@@ -200,12 +225,19 @@ async fn follow(mut answering: Answering, telling: &mut Telling, sink: &mut Sink
             biased;
             heard = answering.heard.recv() => heard,
             () = sink.closed() => return Ended::ClientGone,
+            () = ending.come() => return Ended::Stopped,
         };
         match heard {
             Some(Ok(heard)) => {
                 heard.events.iter().for_each(|event| telling.reply.push(event));
                 let text = telling.voice.push(heard, stream);
-                if !sink.send(text).await {
+                // A slow reader does not hold up the end either.
+                let sent = tokio::select! {
+                    biased;
+                    sent = sink.send(text) => sent,
+                    () = ending.come() => return Ended::Stopped,
+                };
+                if !sent {
                     return Ended::ClientGone;
                 }
             }

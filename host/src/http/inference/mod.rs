@@ -2,6 +2,7 @@
 //! A request names a scenario by header and weights or a provider's model by its model name; both are resolved once,
 //! here. The `Exchange` then runs to its end in a task of its own, whatever the client does.
 
+mod ending;
 mod exchange;
 mod record;
 mod resolve;
@@ -25,6 +26,7 @@ use serde_json::{Map, Value};
 use tokio::sync::oneshot;
 use tracing::Instrument;
 
+pub use self::ending::Ending;
 use self::exchange::{Exchange, Origin};
 use self::resolve::Resolved;
 use self::sink::Sink;
@@ -54,6 +56,8 @@ pub struct Serving {
     pub implicit_creation: bool,
     /// Models that are served elsewhere.
     pub providers: Providers,
+    /// Tells running exchanges that the server stops.
+    pub ending: Ending,
 }
 
 /// `POST /v1/chat/completions`
@@ -98,7 +102,7 @@ async fn answer(
     let arrived = Instant::now();
     let (receipt, created_at_ms) = (RecordId::fresh(), now_ms());
     let mut ask = dialect.parse(&body)?;
-    let Resolved { scenario, served, upstream } = resolve::resolve(serving, &caller, &ask.model).await?;
+    let Resolved { scenario, served, upstream } = resolve::resolve(serving, &caller, (dialect, &ask)).await?;
     transform::transform(&scenario, (dialect, &caller), &mut ask, &mut body).await;
     let span = span(&scenario, &served, &receipt);
     telemetry::continue_trace(&span, caller.traceparent.as_deref());
@@ -121,6 +125,7 @@ async fn answer(
         receipt,
         created_at_ms,
         origin: Origin::Upstream,
+        ending: serving.ending.clone(),
     };
     match upstream {
         Some(upstream) => relayed(exchange, upstream, arrived).instrument(span).await,
@@ -197,11 +202,13 @@ async fn ask_upstream(
     let passed = Passed {
         traceparent: telemetry::traceparent(&tracing::Span::current()).or(exchange.caller.traceparent.clone()),
         request_id: exchange.caller.request_id.clone(),
+        anthropic: exchange.caller.anthropic.clone(),
     };
-    let ask: Arc<Ask> = Arc::clone(&exchange.ask);
+    let (ask, mut ending): (Arc<Ask>, _) = (Arc::clone(&exchange.ask), exchange.ending.clone());
     let asked = tokio::select! {
         asked = upstream.ask(&ask, &exchange.body, exchange.dialect, &passed) => Some(asked),
         () = head.closed() => None,
+        () = ending.come() => return drop(head.send(Err(exchange.stopped().await))),
     };
     match asked {
         Some(Ok(Answering { heard })) => {

@@ -6,11 +6,13 @@ use std::sync::Arc;
 
 use axum::http::StatusCode;
 use reef_core::{ReleaseId, ScenarioName};
+use reef_dialects::{Ask, Dialect};
+use reef_store::ReleaseStatus;
 
-use super::Serving;
+use super::{Serving, embedded_error};
 use crate::http::caller::Caller;
 use crate::http::error::ApiError;
-use crate::provider::Upstream;
+use crate::provider::{Upstream, embedded};
 use crate::scenarios::{Scenario, ScenarioError, Served, to_the_end};
 
 /// Characters of an unknown model's name that an error repeats.
@@ -39,8 +41,13 @@ pub struct Resolved {
     pub upstream: Option<Arc<Upstream>>,
 }
 
-/// Finds what answers; a new scenario comes into being where that is allowed.
-pub async fn resolve(serving: &Serving, caller: &Caller, model: &str) -> Result<Resolved, ApiError> {
+/// Finds what answers; a new scenario comes into being where that is allowed and the request can be answered.
+pub async fn resolve(
+    serving: &Serving,
+    caller: &Caller,
+    (dialect, ask): (Dialect, &Ask),
+) -> Result<Resolved, ApiError> {
+    let model = ask.model.as_str();
     let named = parse(serving, model)?;
     let name = match (&caller.scenario, &named) {
         (None, Model::Alias(alias)) => {
@@ -56,6 +63,9 @@ pub async fn resolve(serving: &Serving, caller: &Caller, model: &str) -> Result<
     let scenario = match serving.scenarios.get(caller.tenant(), &name).await {
         Ok(found) => found,
         Err(ScenarioError::Unknown(_)) if serving.implicit_creation && may_create(caller, &named) => {
+            if !matches!(named, Model::Upstream(_)) {
+                embedded::check(&serving.engine, &Arc::new(ask.clone()), dialect).await.map_err(embedded_error)?;
+            }
             create(serving, caller, name, pinned.as_ref()).await?
         }
         Err(ScenarioError::Unknown(_)) if !may_create(caller, &named) => return Err(unknown_model(serving, model)),
@@ -76,7 +86,11 @@ pub async fn resolve(serving: &Serving, caller: &Caller, model: &str) -> Result<
 
 /// Is there such a model? Nothing comes into being, and a release is not loaded.
 pub async fn check(serving: &Serving, caller: &Caller, model: &str) -> Result<(), ApiError> {
-    let Model::Alias(alias) = parse(serving, model)? else { return Ok(()) };
+    let alias = match parse(serving, model)? {
+        Model::Head | Model::Upstream(_) => return Ok(()),
+        Model::Release(release) => return check_release(serving, caller, &release).await,
+        Model::Alias(alias) => alias,
+    };
     caller.check_sees(&alias)?;
     match serving.scenarios.get(caller.tenant(), &alias).await {
         Ok(_) => Ok(()),
@@ -85,6 +99,20 @@ pub async fn check(serving: &Serving, caller: &Caller, model: &str) -> Result<()
         }
         Err(ScenarioError::Unknown(_)) => Err(unknown_model(serving, model)),
         Err(error) => Err(error.into()),
+    }
+}
+
+/// Is it a release that this scenario can serve?
+async fn check_release(serving: &Serving, caller: &Caller, release: &ReleaseId) -> Result<(), ApiError> {
+    let name = caller.scenario()?;
+    let listed = match serving.scenarios.get(caller.tenant(), &name).await {
+        Ok(_) => serving.store.release(caller.tenant(), &name, release).await?,
+        Err(ScenarioError::Unknown(_)) => return Err(unknown_model(serving, release.as_str())),
+        Err(error) => return Err(error.into()),
+    };
+    match listed.map(|listed| listed.status) {
+        Some(ReleaseStatus::Served | ReleaseStatus::Retained) => Ok(()),
+        _ => Err(ScenarioError::UnknownRelease(release.clone()).into()),
     }
 }
 

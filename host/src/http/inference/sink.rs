@@ -18,6 +18,8 @@ use crate::http::error::ApiError;
 
 /// Sends buffered for a slow reader.
 const STREAM_SENDS_MAX: usize = 64;
+/// Bytes of a send that may be one of many in the queue.
+const SEND_BYTES_SMALL: usize = 64 << 10;
 /// A reader that takes nothing for this long is gone.
 const SLOW_READER_MAX: Duration = Duration::from_secs(60);
 
@@ -52,8 +54,7 @@ impl Sink {
     pub async fn send(&self, text: String) -> bool {
         match self {
             Self::Stream(sends) if !text.is_empty() => {
-                let sent = tokio::time::timeout(SLOW_READER_MAX, sends.send(Bytes::from(text))).await;
-                matches!(sent, Ok(Ok(())))
+                tokio::time::timeout(SLOW_READER_MAX, queue(sends, Bytes::from(text))).await.unwrap_or(false)
             }
             _ => true,
         }
@@ -65,6 +66,21 @@ impl Sink {
             Self::Whole(reply) => reply.closed().await,
             Self::Stream(sends) => sends.closed().await,
         }
+    }
+}
+
+/// Queues one send; false when the client is gone. A large one waits until everything before it is taken, so that a
+/// slow reader holds one of them at most.
+async fn queue(sends: &mpsc::Sender<Bytes>, bytes: Bytes) -> bool {
+    if bytes.len() <= SEND_BYTES_SMALL {
+        return sends.send(bytes).await.is_ok();
+    }
+    match sends.reserve_many(STREAM_SENDS_MAX).await {
+        Ok(mut room) => {
+            room.next().into_iter().for_each(|place| place.send(bytes.clone()));
+            true
+        }
+        Err(_) => false,
     }
 }
 

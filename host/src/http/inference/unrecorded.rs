@@ -1,4 +1,5 @@
-//! Model requests that are no samples and leave no record: counting tokens, and embeddings.
+//! Model requests that are no samples: counting tokens, and embeddings. They leave no record and have no receipt, so
+//! neither reports nor recipes can refer to them, and what an upstream is asked here is kept nowhere.
 //! The embedded engine counts; everything else is passed on to the provider of the model.
 
 use std::sync::Arc;
@@ -68,6 +69,7 @@ async fn embed(serving: &Serving, caller: &Caller, body: &Map<String, Value>) ->
 }
 
 async fn relay(upstream: &Upstream, path: &str, caller: &Caller, body: &Map<String, Value>) -> Result<Value, ApiError> {
-    let passed = Passed { traceparent: caller.traceparent.clone(), request_id: caller.request_id.clone() };
+    let passed =
+        Passed { traceparent: caller.traceparent.clone(), request_id: caller.request_id.clone(), ..Passed::default() };
     Ok(upstream.relay_json(path, body, &passed).await?)
 }

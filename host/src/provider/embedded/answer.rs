@@ -4,12 +4,13 @@
 
 use std::sync::Arc;
 
-use reef_dialects::{Ask, Event, Input, Piece, Stop, TokenInfo, Usage};
+use reef_dialects::{Ask, Dialect, Event, Input, Piece, Stop, TokenInfo, Usage};
 use reef_engine::{AnswerParser, AnswerPiece, Engine, Event as EngineEvent, Finish, FinishReason, Token};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{StreamExt, StreamMap};
 
+use super::constraint::dead_end;
 use super::prompt::functions;
 use crate::provider::{Heard, ProviderError};
 
@@ -19,6 +20,8 @@ pub(super) const HEARD_MAX: usize = 64;
 /// All choices of one answer.
 pub(super) struct Speakers {
     engine: Engine,
+    ask: Arc<Ask>,
+    dialect: Dialect,
     prompt: Vec<u32>,
     streams: StreamMap<usize, ReceiverStream<EngineEvent>>,
     speakers: Vec<Speaker>,
@@ -28,7 +31,7 @@ impl Speakers {
     /// `named`: ids of the prompt, and what the ids of calls are made of.
     pub fn new(
         engine: &Engine,
-        ask: &Arc<Ask>,
+        (ask, dialect): (&Arc<Ask>, Dialect),
         named: (Vec<u32>, &str),
         choices: Vec<mpsc::Receiver<EngineEvent>>,
     ) -> Self {
@@ -46,7 +49,7 @@ impl Speakers {
                 ..Speaker::default()
             });
         }
-        Self { engine: engine.clone(), prompt, streams, speakers }
+        Self { engine: engine.clone(), ask: Arc::clone(ask), dialect, prompt, streams, speakers }
     }
 
     /// Runs to the end of all choices, or until nobody listens any more.
@@ -62,10 +65,7 @@ impl Speakers {
                 () = sender.closed() => return,
             };
             let Some((number, event)) = next else { break };
-            let said = match self.take(number, event) {
-                Ok(events) => Ok(heard(events)),
-                Err(reason) => Err(ProviderError::Broken(reason)),
-            };
+            let said = self.take(number, event).map(heard);
             let failed = said.is_err();
             if sender.send(said).await.is_err() || failed {
                 return;
@@ -80,12 +80,14 @@ impl Speakers {
         let _ = sender.send(last).await;
     }
 
-    fn take(&mut self, number: usize, event: EngineEvent) -> Result<Vec<Event>, String> {
+    fn take(&mut self, number: usize, event: EngineEvent) -> Result<Vec<Event>, ProviderError> {
         let Some(speaker) = self.speakers.get_mut(number) else { return Ok(Vec::new()) };
         let events = match event {
             EngineEvent::Token(token) => speaker.token(&self.engine, token),
             EngineEvent::Done(finish) => speaker.done(finish),
-            EngineEvent::Failed(reason) => return Err(reason),
+            EngineEvent::Failed(reason) => {
+                return Err(dead_end(&self.ask, self.dialect, &reason).unwrap_or(ProviderError::Broken(reason)));
+            }
         };
         if speaker.ended {
             self.streams.remove(&number);

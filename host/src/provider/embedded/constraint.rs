@@ -15,6 +15,9 @@ const SCHEMAS_MAX: usize = 64;
 /// Calls of one answer that has to call, so that a model that repeats itself comes to an end.
 const CALLS_MAX: usize = 8;
 
+/// What the engine says when no token fits a constraint any more.
+const DEAD_END: &str = "constrained text cannot go on";
+
 /// How a model writes a call: before the function's name, between it and the arguments, after them, between calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Form {
@@ -78,6 +81,14 @@ fn format_field(dialect: Dialect) -> &'static str {
         Dialect::Messages => "output_config.format",
         Dialect::Responses => "text.format",
     }
+}
+
+/// The refusal of a format or of tools that the answer could not follow to its end; none for other failures.
+pub(super) fn dead_end(ask: &Ask, dialect: Dialect, reason: &str) -> Option<ProviderError> {
+    reason.contains(DEAD_END).then(|| {
+        let field = if ask.format == Format::Text { "tools" } else { format_field(dialect) };
+        refusal("invalid_request", field, format!("{field}: {reason}"))
+    })
 }
 
 fn schema(format: &Format) -> Option<Value> {
@@ -196,6 +207,17 @@ mod tests {
         let text = grammar(true, Some(&json!({ "type": "object" })), Some(&two()), true);
         assert!(text.starts_with("start: think (/[ \\n]{1,8}/)? body\nthink[suffix=\"</think>\"]: /(?s:.*)/\n"));
         assert!(text.contains("body: answer | calls\n") && text.contains("calls: call (\"\\n\" call){0,7}\n"));
+    }
+
+    #[test]
+    fn a_dead_end_is_told_as_the_fault_of_the_format_or_the_tools() {
+        let reason = "the constrained text cannot go on: it is too complex";
+        let mut ask = Ask::new("m", reef_dialects::Input::Text("x".to_owned()));
+        let param = |ask: &Ask| dead_end(ask, Dialect::Responses, reason).and_then(|e| e.param().map(str::to_owned));
+        assert_eq!(param(&ask).as_deref(), Some("tools"));
+        ask.format = Format::Json;
+        assert_eq!(param(&ask).as_deref(), Some("text.format"));
+        assert_eq!(dead_end(&ask, Dialect::Chat, "out of memory"), None);
     }
 
     #[test]

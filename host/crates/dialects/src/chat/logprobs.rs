@@ -24,23 +24,14 @@ pub(super) fn write(tokens: &[TokenInfo]) -> Value {
     json!({ "content": content, "refusal": null })
 }
 
-/// Reads the tokens of a choice, with their ids if there is one for each.
-pub(super) fn read(choice: &Map<String, Value>) -> Result<Vec<TokenInfo>, String> {
-    let wrong = || "the provider sent log-probs in a form that is not known".to_owned();
-    let content = match present(choice, "logprobs") {
-        None => return Ok(Vec::new()),
-        Some(Value::Object(fields)) => present(fields, "content"),
-        Some(_) => return Err(wrong()),
-    };
-    let mut tokens = match content {
-        None => return Ok(Vec::new()),
-        Some(Value::Array(list)) => list.iter().map(token).collect::<Option<Vec<_>>>().ok_or_else(wrong)?,
-        Some(_) => return Err(wrong()),
-    };
-    if let Some(ids) = token_ids(choice, "token_ids")?.filter(|ids| ids.len() == tokens.len()) {
+/// Reads the tokens of a choice, with their ids if there is one for each; log-probs in another form are none.
+pub(super) fn read(choice: &Map<String, Value>) -> Vec<TokenInfo> {
+    let content = choice.get("logprobs").and_then(|fields| fields.get("content")?.as_array());
+    let mut tokens: Vec<TokenInfo> = content.and_then(|list| list.iter().map(token).collect()).unwrap_or_default();
+    if let Some(ids) = token_ids(choice, "token_ids").filter(|ids| ids.len() == tokens.len()) {
         tokens.iter_mut().zip(ids).for_each(|(token, id)| token.id = Some(id));
     }
-    Ok(tokens)
+    tokens
 }
 
 fn token(item: &Value) -> Option<TokenInfo> {

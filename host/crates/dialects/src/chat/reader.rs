@@ -1,6 +1,7 @@
 //! Reading of an upstream's chat completions, streamed or whole.
 //! Calls are numbered anew in the order of their start, whatever indices the upstream gives them: some servers give
-//! every call the index 0, or none.
+//! every call the index 0, or none. Calls of what is no function are passed over: a client of the same dialect gets them
+//! in the upstream's own words.
 
 use std::collections::BTreeMap;
 
@@ -58,16 +59,16 @@ fn content(calls: &mut Calls, choice: &Map<String, Value>, field: &str) -> Resul
         Some(Value::Object(fields)) => read_fields(calls, fields, &mut pieces)?,
         Some(_) => return Err(format!("the provider sent a {field} that is not an object")),
     }
-    Ok(Content { pieces, tokens: logprobs::read(choice)?, calls: !calls.started.is_empty() })
+    Ok(Content { pieces, tokens: logprobs::read(choice), calls: !calls.started.is_empty() })
 }
 
 fn read_fields(calls: &mut Calls, fields: &Map<String, Value>, pieces: &mut Vec<Piece>) -> Result<(), String> {
-    let thoughts = reasoning(fields).map_err(|field| format!("the provider sent {field} of a wrong type"))?;
-    for (text, signature) in thoughts {
+    // In a form that is not known, it is none.
+    for (text, signature) in reasoning(fields).unwrap_or_default() {
         pieces.extend((!text.is_empty()).then_some(Piece::Reasoning(text)));
         pieces.extend(signature.map(Piece::Signature));
     }
-    pieces.extend(plain(fields, "content")?.map(Piece::Text));
+    pieces.extend(said(fields)?.map(Piece::Text));
     pieces.extend(plain(fields, "refusal")?.map(Piece::Refusal));
     match present(fields, "tool_calls") {
         None => Ok(()),
@@ -78,6 +79,13 @@ fn read_fields(calls: &mut Calls, fields: &Map<String, Value>, pieces: &mut Vec<
     }
 }
 
+/// `content`: a text, or a list of parts, of which the texts are joined.
+fn said(fields: &Map<String, Value>) -> Result<Option<String>, String> {
+    let Some(Value::Array(parts)) = present(fields, "content") else { return plain(fields, "content") };
+    let texts = parts.iter().filter_map(|part| part.as_str().or_else(|| part.get("text")?.as_str()));
+    Ok(Some(texts.collect::<String>()).filter(|text| !text.is_empty()))
+}
+
 /// A text that says something.
 fn plain(fields: &Map<String, Value>, field: &str) -> Result<Option<String>, String> {
     match present(fields, field) {
@@ -85,6 +93,11 @@ fn plain(fields: &Map<String, Value>, field: &str) -> Result<Option<String>, Str
         Some(Value::String(text)) => Ok((!text.is_empty()).then(|| text.clone())),
         Some(_) => Err(format!("the provider sent a {field} that is not text")),
     }
+}
+
+/// A later piece of a custom call has no type.
+fn is_function(item: &Map<String, Value>) -> bool {
+    present(item, "custom").is_none() && present(item, "type").is_none_or(|kind| kind == "function")
 }
 
 /// The calls of one choice, in order of their start.
@@ -106,9 +119,10 @@ impl Calls {
         let item = item.as_object().ok_or("the provider sent a tool call that is not an object")?;
         let empty = Map::new();
         let function = match present(item, "function") {
-            None if present(item, "type").is_none_or(|kind| kind == "function") => &empty,
+            None if is_function(item) => &empty,
             Some(Value::Object(function)) => function,
-            _ => return Err("the provider sent a tool call that is not a call of a function".to_owned()),
+            None => return Ok(()),
+            Some(_) => return Err("the provider sent a tool call whose function is not an object".to_owned()),
         };
         let index = match present(item, "index") {
             _ if self.whole => Some(position as u64),

@@ -47,15 +47,14 @@ fn named(name: &str) -> (String, Vec<u8>) {
     (String::from_utf8_lossy(&bytes).into_owned(), bytes)
 }
 
-/// Reads the tokens of a choice, with their ids if there is one for each.
-pub(super) fn read(choice: &Map<String, Value>) -> Result<Vec<TokenInfo>, String> {
-    let Some(value) = present(choice, "logprobs") else { return Ok(Vec::new()) };
-    let mut tokens =
-        value.as_object().and_then(tokens).ok_or("the provider sent log-probs in a form that is not known")?;
-    if let Some(ids) = token_ids(choice, "token_ids")?.filter(|ids| ids.len() == tokens.len()) {
+/// Reads the tokens of a choice, with their ids if there is one for each; log-probs in another form are none.
+pub(super) fn read(choice: &Map<String, Value>) -> Vec<TokenInfo> {
+    let fields = choice.get("logprobs").and_then(Value::as_object);
+    let mut tokens = fields.and_then(tokens).unwrap_or_default();
+    if let Some(ids) = token_ids(choice, "token_ids").filter(|ids| ids.len() == tokens.len()) {
         tokens.iter_mut().zip(ids).for_each(|(token, id)| token.id = Some(id));
     }
-    Ok(tokens)
+    tokens
 }
 
 fn tokens(fields: &Map<String, Value>) -> Option<Vec<TokenInfo>> {

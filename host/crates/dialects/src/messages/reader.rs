@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use super::{REDACTED, arguments};
-use crate::fields::shown;
+use crate::fields::{count, shown};
 use crate::reply::{Event, Piece, Stop, Usage};
 use crate::sse::SseEvent;
 
@@ -195,7 +195,7 @@ impl Reader {
     }
 
     fn count(&mut self, usage: Option<&Value>) {
-        let number = |path: &str| usage.and_then(|usage| usage.pointer(path)).and_then(Value::as_u64);
+        let number = |path: &str| usage.and_then(|usage| usage.pointer(path)).and_then(count);
         let replace = |path: &str, count: &mut u64| *count = number(path).unwrap_or(*count);
         replace("/input_tokens", &mut self.counts.input);
         replace("/cache_read_input_tokens", &mut self.counts.cache_read);

@@ -1,13 +1,14 @@
 //! Reading of an upstream's chunks or object: what surrounds the content of a choice.
-//! A whole object is read as a stream of one chunk. Nothing in it is trusted: a wrong type, a number out of bounds or
-//! a stream that stops in the middle is an error in words, and usage is told once, at the end.
+//! A whole object is read as a stream of one chunk. Nothing in it is trusted: a broken frame, a number out of bounds or
+//! a stream that stops in the middle is an error in words; what is only unknown is passed over, since the answer stands
+//! without it. Usage is told once, at the end.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
 use super::request::CHOICES_MAX;
-use crate::fields::{present, shown};
+use crate::fields::{count, present};
 use crate::reply::{Event, Piece, Stop, TokenInfo, Usage};
 use crate::sse::SseEvent;
 
@@ -75,7 +76,7 @@ impl Chunks {
             Some(_) => return Err("the provider sent choices that are not a list".to_owned()),
         };
         if !std::mem::replace(&mut self.started, true) {
-            events.push(Event::Started { prompt: prompt_ids(body, choices)? });
+            events.push(Event::Started { prompt: prompt_ids(body, choices) });
         }
         for (position, choice) in choices.iter().enumerate() {
             let choice = choice.as_object().ok_or("the provider sent a choice that is not an object")?;
@@ -83,8 +84,8 @@ impl Chunks {
             let content = read(number, choice)?;
             self.add(number, choice, content, &mut events)?;
         }
-        if let Some(usage) = present(body, "usage") {
-            self.usage = Some(read_usage(usage)?);
+        if let Some(usage) = body.get("usage").and_then(Value::as_object) {
+            self.usage = Some(read_usage(usage));
         }
         Ok(events)
     }
@@ -133,61 +134,48 @@ fn choice_number(choice: &Map<String, Value>, position: usize) -> Result<u32, St
     }
 }
 
+/// A reason that is not known ends the choice as any other does; no word, or an empty one, does not end it.
 fn read_stop(choice: &Map<String, Value>) -> Result<Option<Stop>, String> {
-    let Some(reason) = present(choice, "finish_reason") else { return Ok(None) };
-    let stop = match reason.as_str() {
-        Some("stop" | "stop_sequence" | "eos" | "eos_token" | "end_turn") => {
-            match present(choice, "stop_reason").and_then(Value::as_str) {
-                Some(matched) => Stop::Sequence(matched.to_owned()),
-                None => Stop::End,
-            }
+    let reason = choice.get("finish_reason").and_then(Value::as_str).filter(|reason| !reason.is_empty());
+    let Some(reason) = reason else { return Ok(None) };
+    let stop = match reason {
+        "length" | "model_length" | "max_tokens" => Stop::Length,
+        "tool_calls" | "function_call" => Stop::Calls,
+        "content_filter" => Stop::Filtered,
+        "cancelled" | "abort" => Stop::Cancelled,
+        // OpenRouter's and DeepSeek's words for an answer that broke off.
+        "error" | "insufficient_system_resource" => {
+            return Err(format!("the provider broke a choice off with the reason '{reason}'"));
         }
-        Some("length" | "model_length" | "max_tokens") => Stop::Length,
-        Some("tool_calls" | "function_call") => Stop::Calls,
-        Some("content_filter") => Stop::Filtered,
-        Some("cancelled" | "abort") => Stop::Cancelled,
-        Some(other) => return Err(format!("the provider ended a choice with the reason '{}'", shown(other))),
-        None => return Err("the provider sent a finish_reason that is not text".to_owned()),
+        _ => match present(choice, "stop_reason").and_then(Value::as_str) {
+            Some(matched) => Stop::Sequence(matched.to_owned()),
+            None => Stop::End,
+        },
     };
     Ok(Some(stop))
 }
 
-fn read_usage(usage: &Value) -> Result<Usage, String> {
-    let usage = usage.as_object().ok_or("the provider sent usage that is not an object")?;
-    let count = |map: &Map<String, Value>, field: &str| match present(map, field) {
-        None => Ok(0),
-        Some(value) => value.as_u64().ok_or_else(|| format!("the provider sent usage whose {field} is no count")),
-    };
-    let detail = |group: &str, field: &str| match present(usage, group) {
-        None => Ok(0),
-        Some(Value::Object(details)) => count(details, field),
-        Some(_) => Err(format!("the provider sent usage whose {group} is not an object")),
-    };
-    Ok(Usage {
-        input: count(usage, "prompt_tokens")?,
-        cached: detail("prompt_tokens_details", "cached_tokens")?,
-        output: count(usage, "completion_tokens")?,
-        reasoning: detail("completion_tokens_details", "reasoning_tokens")?,
-    })
+fn read_usage(usage: &Map<String, Value>) -> Usage {
+    let told = |value: Option<&Value>| value.and_then(count).unwrap_or(0);
+    let detail = |group: &str, field: &str| told(usage.get(group).and_then(|details| details.get(field)));
+    Usage {
+        input: told(usage.get("prompt_tokens")),
+        cached: detail("prompt_tokens_details", "cached_tokens"),
+        output: told(usage.get("completion_tokens")),
+        reasoning: detail("completion_tokens_details", "reasoning_tokens"),
+    }
 }
 
 /// At the top in chat completions, in the choices in completions.
-fn prompt_ids(body: &Map<String, Value>, choices: &[Value]) -> Result<Option<Vec<u32>>, String> {
-    let first = choices.first().and_then(Value::as_object);
-    match token_ids(body, "prompt_token_ids")? {
-        None => first.map_or(Ok(None), |choice| token_ids(choice, "prompt_token_ids")),
-        ids => Ok(ids),
-    }
+fn prompt_ids(body: &Map<String, Value>, choices: &[Value]) -> Option<Vec<u32>> {
+    const FIELD: &str = "prompt_token_ids";
+    token_ids(body, FIELD).or_else(|| token_ids(choices.first()?.as_object()?, FIELD))
 }
 
 /// A list of token ids.
-pub(crate) fn token_ids(map: &Map<String, Value>, field: &str) -> Result<Option<Vec<u32>>, String> {
-    let Some(value) = present(map, field) else { return Ok(None) };
+pub(crate) fn token_ids(map: &Map<String, Value>, field: &str) -> Option<Vec<u32>> {
     let id = |id: &Value| id.as_u64().and_then(|id| u32::try_from(id).ok());
-    match value.as_array().and_then(|list| list.iter().map(id).collect()) {
-        Some(ids) => Ok(Some(ids)),
-        None => Err(format!("the provider sent {field} that are not a list of token ids")),
-    }
+    map.get(field)?.as_array()?.iter().map(id).collect()
 }
 
 fn error_sentence(error: &Value) -> String {

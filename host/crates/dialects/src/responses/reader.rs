@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::logprobs;
-use crate::fields::shown;
+use crate::fields::{self, shown};
 use crate::reply::{Event, Piece, Stop, TokenInfo, Usage};
 use crate::sse::SseEvent;
 
@@ -69,7 +69,8 @@ impl Reader {
             "response.reasoning_summary_text.delta" => self.delta(&data, Source::Summary, Piece::Reasoning),
             "response.reasoning_summary_part.added" => self.summary_part(&data),
             "response.function_call_arguments.delta" => self.arguments(&data),
-            "response.completed" | "response.incomplete" | "response.cancelled" | "response.failed" => {
+            "response.failed" => Err(error_of(data.get("response").unwrap_or(&data))),
+            "response.completed" | "response.incomplete" | "response.cancelled" => {
                 self.end(data.get("response").ok_or_else(|| format!("the provider sent {kind} without response"))?)
             }
             "error" => Err(error_of(&data)),
@@ -267,7 +268,7 @@ fn text(value: &Value, field: &str) -> Result<String, String> {
 }
 
 fn usage(response: &Value) -> Usage {
-    let count = |path: &str| response.pointer(path).and_then(Value::as_u64).unwrap_or(0);
+    let count = |path: &str| response.pointer(path).and_then(fields::count).unwrap_or(0);
     Usage {
         input: count("/usage/input_tokens"),
         cached: count("/usage/input_tokens_details/cached_tokens"),

@@ -213,6 +213,11 @@ impl CallScanner {
     }
 
     fn nested(&mut self, c: char, (depth, text, escaped): (u32, bool, bool)) -> Step {
+        // What cannot be JSON ends a candidate at once, so that another one cannot begin inside of it.
+        let json = matches!(c, '{' | '}' | '[' | ']' | '"' | ':' | ',' | '+' | '-' | '.') || c.is_ascii_alphanumeric();
+        if !(text || self.started || json || c.is_ascii_whitespace()) {
+            return Step::Bad;
+        }
         self.argue(c);
         let next = match (text, c) {
             (true, _) => (depth, escaped || c != '"', !escaped && c == '\\'),

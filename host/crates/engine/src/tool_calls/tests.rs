@@ -255,3 +255,18 @@ fn the_form_is_read_off_the_template() {
     assert_eq!(CallFormat::of_template("{% if tools %}<ACTION>{\"name\": f, \"parameters\": d}"), CallFormat::None);
     assert_eq!(CallFormat::of_template("{% if tools %}[TOOL_CALLS]"), CallFormat::None);
 }
+
+#[test]
+fn candidates_within_candidates_need_no_deep_stack() {
+    let many = 20_000;
+    let text = format!("{}{}", "<tool_call>{\"arguments\":{".repeat(many), "}".repeat(2 * many - 1));
+    let mut parser = AnswerParser::new(CallFormat::Hermes, true, false);
+    let mut shown = String::new();
+    for piece in parser.push(&text).into_iter().chain(parser.finish()) {
+        match piece {
+            AnswerPiece::Text(text) => shown.push_str(&text),
+            other => panic!("{other:?} in what is no call"),
+        }
+    }
+    assert_eq!(shown, text);
+}

@@ -75,10 +75,9 @@ fn calls_are_told_apart_whatever_indices_and_ids_the_upstream_gives() {
 }
 
 #[test]
-fn what_is_no_call_of_a_function_or_too_much_is_an_error() {
+fn a_broken_call_or_too_much_is_an_error() {
     for wrong in [
         json!([{ "index": 0, "id": "a", "function": {} }]),
-        json!([{ "index": 0, "id": "a", "type": "custom", "custom": { "name": "f", "input": "x" } }]),
         json!([{ "index": -1, "id": "a", "function": { "name": "f" } }]),
         json!({}),
         json!([1]),
@@ -89,6 +88,29 @@ fn what_is_no_call_of_a_function_or_too_much_is_an_error() {
         (0..1025).map(|i| json!({ "index": i, "id": i.to_string(), "function": { "name": "f" } })).collect();
     assert!(stream(&[delta(json!({ "tool_calls": many }))]).expect_err("too many").contains("1024"));
     assert!(stream(&[json!({ "choices": [{ "index": 128, "delta": {} }] })]).is_err());
+}
+
+#[test]
+fn what_is_only_unknown_does_not_cost_the_answer() {
+    let custom = |call: Value| delta(json!({ "tool_calls": [call] }));
+    let reply = stream(&[
+        custom(json!({ "index": 0, "id": "a", "type": "custom", "custom": { "name": "f", "input": "" } })),
+        custom(json!({ "index": 0, "custom": { "input": "x" } })),
+        json!({ "choices": [{ "index": 0, "delta": { "content": "a" }, "finish_reason": "" }] }),
+        delta(json!({ "content": [{ "type": "text", "text": "b" }, { "type": "odd" }, "c"], "reasoning": {} })),
+        json!({ "choices": [{ "index": 0, "delta": {}, "finish_reason": "out_of_breath", "logprobs": 1 }] }),
+        json!({ "choices": [], "usage": { "prompt_tokens": 5.0, "completion_tokens": -1, "prompt_tokens_details": "x" } }),
+        json!({ "choices": [], "usage": "much", "prompt_token_ids": "x" }),
+    ])
+    .expect("readable");
+    assert_eq!(reply.choices[0].parts, [Part::Text("abc".to_owned())]);
+    assert_eq!(reply.choices[0].stop, Some(Stop::End));
+    assert_eq!(reply.usage, Usage { input: 5, ..Usage::default() });
+    let message =
+        json!({ "content": [{ "type": "text", "text": "a" }], "tool_calls": [{ "id": "a", "type": "custom" }] });
+    let body = json!({ "choices": [{ "message": message, "finish_reason": "tool_calls" }] });
+    let whole = read_whole(&body).expect("readable");
+    assert_eq!(crate::answers::reply(&whole).choices[0].parts, [Part::Text("a".to_owned())]);
 }
 
 #[test]
@@ -103,7 +125,7 @@ fn an_upstream_that_stops_in_the_middle_or_reports_an_error_is_an_error() {
     assert_eq!(read_whole(&older).expect_err("error"), "the provider reports: overloaded");
     let named = SseEvent { event: Some("error".to_owned()), data: json!({ "message": "overloaded" }).to_string() };
     assert_eq!(Reader::new().push(&named).expect_err("error"), "the provider reports: overloaded");
-    assert!(stream(&[end("insufficient_system_resource")]).is_err());
+    assert!(stream(&[end("insufficient_system_resource")]).expect_err("broken off").contains("insufficient"));
     assert!(read_whole(&json!({ "choices": [{ "message": { "content": "a" } }] })).is_err());
     assert!(read_whole(&json!([])).is_err());
 }
