@@ -49,6 +49,7 @@ def conditions(given: argparse.Namespace, load_before: float) -> dict[str, objec
         "cores": os.cpu_count(),
         "load_average_before": load_before,
         "model": servers.MODEL.stem,
+        "reef_binary": str(servers.REEF.resolve().relative_to(servers.ROOT)) if servers.REEF.resolve().is_relative_to(servers.ROOT) else "another checkout's",
         "threads": servers.THREADS,
         "runs": given.runs,
         "statistic": "median",
