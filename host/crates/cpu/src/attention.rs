@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::kv::{PAGE, Page};
 use crate::matrix::TILE;
 use crate::pool::{Pool, Scratch, room};
-use crate::product::{Vectors, exp_of, single_times, weighted};
+use crate::product::{Vectors, exp_of, largest, single_times, weighted};
 
 /// Query vectors of one item, about.
 const QUERIES: usize = 24;
@@ -134,18 +134,7 @@ impl Part<'_> {
 fn softmax(scores: &mut [f32], length: usize, scale: f32) {
     let (reached, behind) = scores.split_at_mut(length);
     behind.fill(0.0);
-    let largest = largest(reached);
-    let total = exp_of(reached, scale, largest);
+    let total = exp_of(reached, scale, largest(reached));
     let factor = (1.0 / total) as f32;
     reached.iter_mut().for_each(|score| *score *= factor);
-}
-
-/// The largest number; NaN is passed over.
-fn largest(values: &[f32]) -> f32 {
-    let (eights, rest) = values.as_chunks::<8>();
-    let mut lanes = [f32::NEG_INFINITY; 8];
-    for eight in eights {
-        lanes.iter_mut().zip(eight).for_each(|(lane, value)| *lane = if *value > *lane { *value } else { *lane });
-    }
-    lanes.iter().chain(rest).copied().fold(f32::NEG_INFINITY, f32::max)
 }

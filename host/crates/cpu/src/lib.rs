@@ -21,4 +21,4 @@ pub use linear::Linear;
 pub use lora::Factors;
 pub use matrix::{Groups, Matrix, Rows, TILE};
 pub use network::{Adapter, Block, Network, NetworkConfig, Span, StepError, Workspace};
-pub use product::exp_of;
+pub use product::{exp_of, largest};

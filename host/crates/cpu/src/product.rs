@@ -268,6 +268,16 @@ pub fn exp_of(values: &mut [f32], scale: f32, shift: f32) -> f64 {
     values.iter().map(|value| f64::from(*value)).sum()
 }
 
+/// The largest value; NaN is passed over.
+pub fn largest(values: &[f32]) -> f32 {
+    let (eights, rest) = values.as_chunks::<8>();
+    let mut lanes = [f32::NEG_INFINITY; 8];
+    for eight in eights {
+        lanes.iter_mut().zip(eight).for_each(|(lane, value)| *lane = if *value > *lane { *value } else { *lane });
+    }
+    lanes.iter().chain(rest).copied().fold(f32::NEG_INFINITY, f32::max)
+}
+
 /// gate ← silu(gate) · up.
 pub(crate) fn gated(gate: &mut [f32; TILE], up: &[f32; TILE]) {
     #[cfg(target_arch = "x86_64")]

@@ -114,7 +114,7 @@ impl Sampler {
     /// The next token from `logits`, which are changed.
     pub fn draw(&mut self, logits: &mut [f32], weights: &mut Weights) -> Result<Drawn, EngineError> {
         let temperature = stated_temperature(self.sampling.temperature);
-        let largest = largest_of(logits);
+        let largest = reef_cpu::largest(logits);
         let total = weights.fill(logits, largest, temperature);
         if !(total.is_finite() && largest.is_finite()) {
             let damaged = "the model's output is not finite; its weights or adapter are damaged";
@@ -129,7 +129,7 @@ impl Sampler {
         let mut adjusted = largest;
         if original.is_some() {
             self.adjust(logits)?;
-            adjusted = largest_of(logits);
+            adjusted = reef_cpu::largest(logits);
         }
         if !adjusted.is_finite() {
             return Err(EngineError::Invalid("biases and constraint leave no token to draw".to_owned()));
@@ -268,16 +268,6 @@ fn best(values: &[f32], count: usize) -> Vec<(usize, f32)> {
     found.sort_unstable_by(order);
     found.truncate(count);
     found
-}
-
-/// The largest value; NaN is passed over.
-fn largest_of(values: &[f32]) -> f32 {
-    let (eights, rest) = values.as_chunks::<8>();
-    let mut lanes = [f32::NEG_INFINITY; 8];
-    for eight in eights {
-        lanes.iter_mut().zip(eight).for_each(|(lane, value)| *lane = if *value > *lane { *value } else { *lane });
-    }
-    lanes.iter().chain(rest).copied().fold(f32::NEG_INFINITY, f32::max)
 }
 
 #[cfg(test)]
