@@ -126,6 +126,8 @@ pub enum Scope {
 pub struct ScenarioSection {
     /// A request with a new scenario name creates it.
     pub allow_implicit_scenario_creation: bool,
+    /// Scenarios of one tenant.
+    pub per_tenant_max: usize,
     /// Scenario of requests without a token that name none.
     pub default: ScenarioName,
     /// `auto`: steps run by themselves; `manual`: never.
@@ -173,6 +175,10 @@ pub struct HttpSection {
     /// Seconds that running requests have to end after a shutdown was asked for; what they said until then is
     /// recorded.
     pub drain_seconds_max: u64,
+    /// Connections at the same time; more wait to be accepted.
+    pub connections_max: usize,
+    /// Seconds that the head of a request may take, and that a connection may lie idle.
+    pub head_seconds_max: u64,
 }
 
 /// Logs and traces.
@@ -237,6 +243,7 @@ impl Default for ScenarioSection {
     fn default() -> Self {
         Self {
             allow_implicit_scenario_creation: true,
+            per_tenant_max: 1000,
             default: default_scenario(),
             training_mode: TrainingMode::Auto,
             max_staleness: 4,
@@ -258,7 +265,13 @@ impl Default for TrainingSection {
 
 impl Default for HttpSection {
     fn default() -> Self {
-        Self { body_bytes_max: 64 * 1024 * 1024, receipt_wait_seconds_max: 30, drain_seconds_max: 20 }
+        Self {
+            body_bytes_max: 64 * 1024 * 1024,
+            receipt_wait_seconds_max: 30,
+            drain_seconds_max: 20,
+            connections_max: 4096,
+            head_seconds_max: 60,
+        }
     }
 }
 
@@ -304,6 +317,8 @@ impl Config {
             ("engine.batch_max", self.engine.batch_max),
             ("engine.context_max", self.engine.context_max),
             ("http.body_bytes_max", self.http.body_bytes_max),
+            ("http.connections_max", self.http.connections_max),
+            ("scenarios.per_tenant_max", self.scenarios.per_tenant_max),
         ] {
             if value == 0 {
                 return Err(format!("{key} is 0; use a number of at least 1"));

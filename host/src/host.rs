@@ -29,7 +29,7 @@ use crate::http::inference::{Ending, Serving};
 use crate::http::report::Feedback;
 use crate::http::scenarios::Management;
 use crate::http::status::Operations;
-use crate::http::{Parts, router};
+use crate::http::{Parts, connections, router};
 use crate::jobs::bound_models::BoundModels;
 use crate::jobs::environment::environment;
 use crate::jobs::exchange_recipe::{Exchange, Uploads};
@@ -115,11 +115,10 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
         .await
         .map_err(|error| StartError::Other(format!("a scenario cannot be opened: {error}")))?;
     let (store, receipts, data) = (built.store, built.parts.serving.receipts.clone(), built.data);
+    let limits = config.http.clone();
     let served = tokio::spawn(async move {
-        let shutdown = async move { drop(stopped.await) };
-        if let Err(error) = axum::serve(listener, router(built.parts)).with_graceful_shutdown(shutdown).await {
-            tracing::error!(%error, "serve");
-        }
+        let stopped = async move { drop(stopped.await) };
+        connections::serve(listener, router(built.parts), &limits, stopped).await;
         // A step that is cut off here stays reserved and is re-formed at the next start.
         learners.abort();
     });
@@ -174,7 +173,7 @@ async fn build(config: &Config, auth: Arc<Auth>) -> Result<Built, StartError> {
         (store.clone(), repo),
         weights,
         engine.info().sha256.clone(),
-        defaults(config),
+        (defaults(config), config.scenarios.per_tenant_max),
         opened_sender,
     ));
     let grants = config.recipes.grants.clone().unwrap_or_else(Grants::all);

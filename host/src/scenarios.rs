@@ -171,6 +171,9 @@ pub enum ScenarioError {
         /// What was asked for.
         release: ReleaseId,
     },
+    /// The tenant has as many as it may.
+    #[error("this tenant has {0} scenarios, the most that are allowed; raise scenarios.per_tenant_max")]
+    TooMany(usize),
     /// The store refused.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -214,6 +217,7 @@ pub struct Scenarios {
     weights: WeightsCache,
     base_model: String,
     defaults: ScenarioSettings,
+    per_tenant_max: usize,
     /// The async lock makes a creation happen once; readers of other scenarios do not wait for git.
     open: AsyncRwLock<HashMap<ScenarioKey, Arc<Scenario>>>,
     creating: tokio::sync::Mutex<()>,
@@ -221,12 +225,13 @@ pub struct Scenarios {
 }
 
 impl Scenarios {
-    /// `base_model`: SHA-256 of the model file; `opened` hears of every scenario that comes alive.
+    /// `base_model`: SHA-256 of the model file; `defaults`: settings of a scenario that sets none, and how many a
+    /// tenant may have; `opened` hears of every scenario that comes alive.
     pub fn new(
         stores: (Store, ReleaseRepo),
         weights: WeightsCache,
         base_model: String,
-        defaults: ScenarioSettings,
+        (defaults, per_tenant_max): (ScenarioSettings, usize),
         opened: tokio::sync::mpsc::Sender<Arc<Scenario>>,
     ) -> Self {
         let (store, repo) = stores;
@@ -236,6 +241,7 @@ impl Scenarios {
             weights,
             base_model,
             defaults,
+            per_tenant_max,
             open: AsyncRwLock::default(),
             creating: tokio::sync::Mutex::default(),
             opened,
@@ -293,6 +299,9 @@ impl Scenarios {
         let _creating = self.creating.lock().await;
         if let Ok(existing) = self.get(&key.0, &key.1).await {
             return Ok((existing, false));
+        }
+        if self.open.read().await.keys().filter(|(tenant, _)| *tenant == key.0).count() >= self.per_tenant_max {
+            return Err(ScenarioError::TooMany(self.per_tenant_max));
         }
         let settings = settings.unwrap_or_else(|| self.defaults.clone());
         self.store.create_scenario(&key.0, &key.1, &settings, now_ms()).await?;

@@ -1,4 +1,4 @@
-//! Request bodies: JSON objects only, refused in the dialect's shape.
+//! Request bodies: JSON objects, or components as they are; refused in the dialect's shape.
 //! Bounded in bytes, in values and in the time they take; large ones share a bounded room and are parsed on a thread
 //! that serves nobody meanwhile.
 
@@ -45,6 +45,10 @@ pub struct BodyLimit {
     room: Arc<Semaphore>,
 }
 
+/// A body as it was sent.
+#[derive(Debug)]
+pub struct Whole(pub Vec<u8>);
+
 /// A body that is a JSON object.
 #[derive(Debug)]
 pub struct JsonObject(pub Map<String, Value>);
@@ -88,14 +92,23 @@ where
     }
 }
 
-async fn read(request: Request, limit: &BodyLimit) -> Result<Map<String, Value>, ApiError> {
-    let announced =
-        request.headers().get("content-length").and_then(|v| v.to_str().ok()).and_then(|v| v.parse::<usize>().ok());
-    if announced.is_some_and(|length| length > limit.bytes_max) {
-        return Err(too_large(limit.bytes_max));
+impl<S> FromRequest<S> for Whole
+where
+    S: Send + Sync,
+    BodyLimit: FromRef<S>,
+{
+    type Rejection = Response;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Response> {
+        let limit = BodyLimit::from_ref(state);
+        let path = request.uri().path().to_owned();
+        let read = read_bytes(request, &limit).await;
+        read.map(|(bytes, _)| Self(bytes)).map_err(|error| dialect_response(&path, error))
     }
-    let reading = receive(request.into_body(), announced, limit);
-    let (bytes, share) = timeout(READING_MAX, reading).await.map_err(|_| too_slow(READING_MAX))??;
+}
+
+async fn read(request: Request, limit: &BodyLimit) -> Result<Map<String, Value>, ApiError> {
+    let (bytes, share) = read_bytes(request, limit).await?;
     if bytes.len() <= SMALL_BYTES_MAX {
         return parse(&bytes);
     }
@@ -109,12 +122,24 @@ async fn read(request: Request, limit: &BodyLimit) -> Result<Map<String, Value>,
     parsing.await.unwrap_or_else(|error| Err(ApiError::internal("the body could not be parsed", error)))
 }
 
-/// The bytes; those of a large body come with its share of the room.
+/// A body's bytes, and its share of the room if it is large.
+type Read = (Vec<u8>, Option<OwnedSemaphorePermit>);
+
+async fn read_bytes(request: Request, limit: &BodyLimit) -> Result<Read, ApiError> {
+    let announced =
+        request.headers().get("content-length").and_then(|v| v.to_str().ok()).and_then(|v| v.parse::<usize>().ok());
+    if announced.is_some_and(|length| length > limit.bytes_max) {
+        return Err(too_large(limit.bytes_max));
+    }
+    let reading = receive(request.into_body(), announced, limit);
+    timeout(READING_MAX, reading).await.map_err(|_| too_slow(READING_MAX))?
+}
+
 async fn receive(
     body: Body,
     announced: Option<usize>,
     limit: &BodyLimit,
-) -> Result<(Vec<u8>, Option<OwnedSemaphorePermit>), ApiError> {
+) -> Result<Read, ApiError> {
     let (mut pieces, mut bytes, mut share) = (body.into_data_stream(), Vec::new(), None);
     while let Some(piece) = timeout(limit.idle_max, pieces.next()).await.map_err(|_| too_slow(limit.idle_max))? {
         let piece = piece.map_err(|error| ApiError::invalid("body", format!("the body could not be read: {error}")))?;

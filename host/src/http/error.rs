@@ -148,7 +148,7 @@ impl From<ScenarioError> for ApiError {
             ScenarioError::ForeignBase { .. } => Self::invalid("x-reef-release-id", error.to_string()),
             ScenarioError::Store(error) => error.into(),
             ScenarioError::Weights(error) => error.into(),
-            ScenarioError::Recipe(_) => Self::conflict(error.to_string()),
+            ScenarioError::Recipe(_) | ScenarioError::TooMany(_) => Self::conflict(error.to_string()),
             ScenarioError::Release(_) | ScenarioError::Interrupted | ScenarioError::HeldOut(_) => {
                 Self::internal("the release repository failed", error)
             }

@@ -4,6 +4,7 @@
 
 pub mod body;
 pub mod caller;
+pub mod connections;
 pub mod error;
 pub mod inference;
 pub mod params;
@@ -13,16 +14,17 @@ pub mod report;
 pub mod scenarios;
 pub mod status;
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, FromRef, OriginalUri, Request};
+use axum::extract::{FromRef, OriginalUri, Request};
 use axum::http::{HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
+use futures::FutureExt;
 use reef_dialects::Dialect;
-use tower_http::catch_panic::CatchPanicLayer;
 
 use self::body::BodyLimit;
 use self::caller::dialect_response;
@@ -34,7 +36,7 @@ use self::status::Operations;
 use crate::auth::Auth;
 
 /// The parts that handlers pick from.
-#[derive(Debug, Clone, FromRef)]
+#[derive(Debug)]
 pub struct Parts {
     /// Tokens.
     pub auth: Arc<Auth>,
@@ -50,10 +52,30 @@ pub struct Parts {
     pub operations: Operations,
 }
 
+/// The state of the router: one pointer, of which a request takes no more than the part that it uses.
+#[derive(Debug, Clone)]
+pub struct Shared(Arc<Parts>);
+
+macro_rules! pick {
+    ($($part:ident: $type:ty),*) => {
+        $(impl FromRef<Shared> for $type {
+            fn from_ref(shared: &Shared) -> Self {
+                shared.0.$part.clone()
+            }
+        })*
+    };
+}
+pick!(
+    auth: Arc<Auth>,
+    body_limit: BodyLimit,
+    serving: Serving,
+    feedback: Feedback,
+    management: Management,
+    operations: Operations
+);
+
 /// All routes.
 pub fn router(parts: Parts) -> Router {
-    // Components are bodies that no JSON extractor bounds.
-    let component_limit = DefaultBodyLimit::max(parts.body_limit.bytes_max);
     let scenario = Router::new()
         .route("/", get(scenarios::show))
         .route("/update", post(scenarios::update))
@@ -63,7 +85,7 @@ pub fn router(parts: Parts) -> Router {
         .route("/releases", get(releases::list))
         .route("/releases/{id}", get(releases::show))
         .route("/versions", get(releases::list))
-        .route("/recipe", get(recipe::show).put(recipe::put).layer(component_limit))
+        .route("/recipe", get(recipe::show).put(recipe::put))
         .route("/recipe/rollback", post(recipe::rollback))
         .route("/rollback", post(releases::rollback))
         .route("/promote", post(releases::promote))
@@ -87,33 +109,31 @@ pub fn router(parts: Parts) -> Router {
         .route("/metrics", get(status::metrics))
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method)
-        .layer(axum::middleware::from_fn(request_id))
-        .layer(CatchPanicLayer::custom(|_: Box<dyn std::any::Any + Send>| {
-            ApiError::new(
-                StatusCode::INTERNAL_SERVER_ERROR,
-                "internal",
-                "the request failed unexpectedly; the server's log has the cause",
-            )
-            .into_response()
-        }))
-        .with_state(parts)
+        .layer(axum::middleware::from_fn(guarded))
+        .with_state(Shared(Arc::new(parts)))
 }
 
 /// Bytes of a request id that is taken over from the client.
 const REQUEST_ID_BYTES_MAX: usize = 128;
 
-/// Echoes `x-request-id`, or makes one, which the handlers then see as if it had been sent.
-async fn request_id(mut request: Request, next: Next) -> Response {
+/// Echoes `x-request-id`, or makes one, which the handlers then see as if it had been sent. A handler that panics
+/// is answered for.
+async fn guarded(mut request: Request, next: Next) -> Response {
     let given = request.headers().get("x-request-id").filter(|id| id.len() <= REQUEST_ID_BYTES_MAX).cloned();
     let id = given.or_else(|| HeaderValue::from_str(&uuid::Uuid::now_v7().to_string()).ok());
     if let Some(id) = &id {
         request.headers_mut().insert("x-request-id", id.clone());
     }
-    let mut response = next.run(request).await;
+    let mut response = AssertUnwindSafe(next.run(request)).catch_unwind().await.unwrap_or_else(|_| panicked());
     if let Some(id) = id {
         response.headers_mut().insert("x-request-id", id);
     }
     response
+}
+
+fn panicked() -> Response {
+    let told = "the request failed unexpectedly; the server's log has the cause";
+    ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", told).into_response()
 }
 
 async fn unknown_route(OriginalUri(uri): OriginalUri) -> Response {

@@ -1,11 +1,11 @@
 //! `/reef/scenarios/{s}/recipe`: the component that a scenario learns with, its exchange while it runs, and back.
 
 use axum::Json;
-use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::StatusCode;
 use serde_json::{Value, json};
 
+use super::body::Whole;
 use super::caller::Caller;
 use super::error::ApiError;
 use super::params::Path;
@@ -43,12 +43,12 @@ pub async fn put(
     State(management): State<Management>,
     caller: Caller,
     Path(name): Path<String>,
-    body: Bytes,
+    Whole(body): Whole,
 ) -> Result<Json<Value>, ApiError> {
     let scenario = management.open(&caller, Scope::Admin, &name).await?;
     let exchange = management.exchange()?;
     // A client that goes away must not leave database and memory apart.
-    let exchanged = tokio::spawn(async move { exchange.upload(&scenario, body.into()).await });
+    let exchanged = tokio::spawn(async move { exchange.upload(&scenario, body).await });
     Ok(Json(json!(exchanged.await.map_err(|error| ApiError::internal("the exchange broke down", error))??)))
 }
 

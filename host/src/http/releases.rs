@@ -4,14 +4,14 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{FromRequest, FromRequestParts, Request, State};
+use axum::extract::{FromRef, FromRequest, FromRequestParts, Request, State};
 use axum::response::{IntoResponse, Response};
 use reef_core::{ReleaseId, ReleaseOrigin, ScenarioName, TenantId};
 use reef_store::{ListedRelease, ReleaseStatus};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::Parts;
+use super::Shared;
 use super::body::JsonObject;
 use super::caller::Caller;
 use super::error::ApiError;
@@ -69,15 +69,16 @@ pub struct Target {
     origin: ReleaseOrigin,
 }
 
-impl FromRequest<Parts> for Target {
+impl FromRequest<Shared> for Target {
     type Rejection = Response;
 
-    async fn from_request(request: Request, state: &Parts) -> Result<Self, Response> {
+    async fn from_request(request: Request, state: &Shared) -> Result<Self, Response> {
         let (mut head, body) = request.into_parts();
         let caller = Caller::from_request_parts(&mut head, state).await?;
         let Path(name) = Path::<String>::from_request_parts(&mut head, state).await?;
         let JsonObject(body) = JsonObject::from_request(Request::from_parts(head, body), state).await?;
-        Self::find(&state.management, &caller, &name, &body).await.map_err(IntoResponse::into_response)
+        let management = Management::from_ref(state);
+        Self::find(&management, &caller, &name, &body).await.map_err(IntoResponse::into_response)
     }
 }
 

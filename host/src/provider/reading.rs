@@ -1,5 +1,5 @@
 //! The body of an upstream's answer becomes steps, as fast as whoever hears them takes them.
-//! `Upstream::ask` spawns it; it ends with the answer, with the first error, or when nobody hears it any more, which
+//! `Upstream::ask` begins it; it ends with the answer, with the first error, or when nobody hears it any more, which
 //! closes the connection. Sizes, silences and the time in all are bounded, and so is what waits for a slow hearer.
 
 use std::time::Duration;
@@ -8,7 +8,7 @@ use bytes::Bytes;
 use reqwest::Response;
 use reqwest::header::CONTENT_TYPE;
 use serde_json::Value;
-use tokio::sync::mpsc::Sender;
+use tokio::sync::mpsc::{self, Sender};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use reef_dialects::{Dialect, Event, SseEvent, SseReader};
@@ -57,34 +57,57 @@ enum Form {
 
 type Heards = Sender<Result<Heard, ProviderError>>;
 
+/// Counts a request when it has come to its end, however it does.
+#[derive(Debug)]
+struct Outcome {
+    provider: String,
+    outcome: &'static str,
+}
+
+impl Drop for Outcome {
+    fn drop(&mut self) {
+        let provider = std::mem::take(&mut self.provider);
+        metrics::counter!("reef_upstream_requests_total", "provider" => provider, "outcome" => self.outcome)
+            .increment(1);
+    }
+}
+
 impl Reading {
-    /// Reads to the end.
-    pub async fn run(self, mut response: Response, heard: Heards) {
-        let outcome = tokio::select! {
-            () = heard.closed() => "cancelled",
-            read = self.read(&mut response, &heard) => match read {
-                Ok(()) => "answered",
+    /// The steps of the answer. One object is read here; a stream goes on in a task that ends when nobody hears it.
+    pub async fn begin(self, mut response: Response) -> Result<mpsc::Receiver<Result<Heard, ProviderError>>, ProviderError> {
+        let mut outcome = Outcome { provider: self.provider.clone(), outcome: "cancelled" };
+        let (sender, heard) = mpsc::channel(HEARD_MAX);
+        let read = match self.form(&response) {
+            Ok(Form::Stream) => {
+                tokio::spawn(self.run(response, sender, outcome));
+                return Ok(heard);
+            }
+            Ok(Form::Object) => self.object(&mut response).await,
+            Err(error) => Err(error),
+        };
+        outcome.outcome = if read.is_ok() { "answered" } else { "broken" };
+        // An empty channel has room for one step.
+        let _ = sender.try_send(Ok(read?));
+        Ok(heard)
+    }
+
+    /// Reads a stream to its end.
+    async fn run(self, mut response: Response, heard: Heards, mut outcome: Outcome) {
+        tokio::select! {
+            () = heard.closed() => return,
+            read = self.stream(&mut response, &heard) => match read {
+                Ok(()) => outcome.outcome = "answered",
                 Err(error) => {
                     // A receiver that is gone has no use for the error.
                     let _ = heard.send(Err(error)).await;
-                    "broken"
+                    outcome.outcome = "broken";
+                    return;
                 }
             },
-        };
-        drop(heard);
-        metrics::counter!("reef_upstream_requests_total", "provider" => self.provider, "outcome" => outcome)
-            .increment(1);
-        if outcome == "answered" {
-            // What comes after the end concerns nobody.
-            let _ = timeout(DRAIN_MAX, async { while let Ok(Some(_)) = response.chunk().await {} }).await;
         }
-    }
-
-    async fn read(&self, response: &mut Response, heard: &Heards) -> Result<(), ProviderError> {
-        match self.form(response)? {
-            Form::Object => self.object(response, heard).await,
-            Form::Stream => self.stream(response, heard).await,
-        }
+        drop((heard, outcome));
+        // What comes after the end concerns nobody.
+        let _ = timeout(DRAIN_MAX, async { while let Ok(Some(_)) = response.chunk().await {} }).await;
     }
 
     /// The content type decides; where there is none, what was asked for.
@@ -103,17 +126,15 @@ impl Reading {
         }
     }
 
-    async fn object(&self, response: &mut Response, heard: &Heards) -> Result<(), ProviderError> {
+    async fn object(&self, response: &mut Response) -> Result<Heard, ProviderError> {
         let bytes = self.whole(response, WHOLE_BYTES_MAX).await?;
         let text = String::from_utf8(bytes).map_err(|_| self.broken("it is not UTF-8"))?;
         let text = self.secret.redacted(text);
         let body: Value = serde_json::from_str(&text).map_err(|_| self.broken("it is not JSON"))?;
         let events = self.dialect.read_whole(&body).map_err(|sentence| self.broken(&sentence))?;
         // Where a stream was asked for, the object's frames are written from its events.
-        let bytes = text.len();
         let raw = (self.same && !self.streamed).then_some(SseEvent { event: None, data: text });
-        send(heard, Heard { events, raw }, bytes).await;
-        Ok(())
+        Ok(Heard { events, raw })
     }
 
     /// The bytes of an answer that is not a stream.
@@ -194,7 +215,6 @@ fn is_last(frame: &SseEvent) -> bool {
 #[cfg(test)]
 mod tests {
     use futures::FutureExt;
-    use tokio::sync::mpsc;
 
     use super::*;
 

@@ -10,15 +10,15 @@ use bytes::Bytes;
 use reef_dialects::{Ask, Dialect, Reply};
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Response, Url};
-use serde_json::{Map, Value, json};
-use tokio::sync::mpsc;
+use serde::ser::{Serialize, SerializeMap, Serializer};
+use serde_json::{Map, Value};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::config::ProviderSection;
 use super::failure::{Failure, Secret};
 use super::reading::{Reading, WHOLE_BYTES_MAX};
 use super::retry::{Tries, asked_pause, is_passing};
-use super::{Answering, HEARD_MAX, Passed, ProviderError};
+use super::{Answering, Passed, ProviderError};
 use crate::error::StartError;
 use crate::tls;
 
@@ -112,6 +112,11 @@ impl Upstream {
         self.dialect
     }
 
+    /// Can what a client of this dialect asks be said in the upstream's words?
+    pub fn check(&self, ask: &Ask, client: Dialect) -> Result<(), ProviderError> {
+        if client == self.dialect { Ok(()) } else { self.written(ask).map(drop) }
+    }
+
     /// Asks for an answer and waits for its head. `body` is what the client sent: an upstream of the `client`'s dialect
     /// gets it with another model's name, every other the `ask` in its own words. Steps carry `raw` only where the two
     /// dialects are one and the answer has the form that was asked for.
@@ -124,13 +129,13 @@ impl Upstream {
     ) -> Result<Answering, ProviderError> {
         let same = client == self.dialect;
         let body = if same { self.renamed(ask, body)? } else { self.written(ask)? };
-        self.begin(ask, &body, same, passed).await
+        self.begin(ask, body, same, passed).await
     }
 
     /// The whole answer to what no client asked.
     pub async fn answer(&self, ask: &Ask) -> Result<Reply, ProviderError> {
         let body = self.written(ask)?;
-        let mut answering = self.begin(ask, &body, false, &Passed::default()).await?;
+        let mut answering = self.begin(ask, body, false, &Passed::default()).await?;
         let mut reply = Reply::default();
         while let Some(step) = answering.heard.recv().await {
             step?.events.iter().for_each(|event| reply.push(event));
@@ -138,12 +143,9 @@ impl Upstream {
         Ok(reply)
     }
 
-    async fn begin(&self, ask: &Ask, body: &Value, same: bool, passed: &Passed) -> Result<Answering, ProviderError> {
+    async fn begin(&self, ask: &Ask, body: Bytes, same: bool, passed: &Passed) -> Result<Answering, ProviderError> {
         let response = self.post(self.dialect.path(), body, passed).await?;
-        let (sender, heard) = mpsc::channel(HEARD_MAX);
-        // Ends when `heard` is dropped, at the latest.
-        tokio::spawn(self.reading(ask.stream, same).run(response, sender));
-        Ok(Answering { heard })
+        Ok(Answering { heard: self.reading(ask.stream, same).begin(response).await? })
     }
 
     /// Posts `body`, which names a model by the clients' name, to a path such as `/v1/embeddings`.
@@ -154,9 +156,8 @@ impl Upstream {
         passed: &Passed,
     ) -> Result<Value, ProviderError> {
         let model = body.get("model").and_then(Value::as_str).unwrap_or_default();
-        let mut body = body.clone();
-        body.insert("model".to_owned(), json!(self.model(model)?));
-        let mut response = self.post(path, &Value::Object(body), passed).await?;
+        let body = Renamed { body, model: self.model(model)?, usage: false }.bytes()?;
+        let mut response = self.post(path, body, passed).await?;
         let reading = self.reading(false, true);
         let bytes = reading.whole(&mut response, WHOLE_BYTES_MAX).await.inspect_err(|error| self.count(error))?;
         let text = String::from_utf8(bytes).ok().map(|text| self.secret.redacted(text));
@@ -192,34 +193,21 @@ impl Upstream {
         })
     }
 
-    fn written(&self, ask: &Ask) -> Result<Value, ProviderError> {
-        Ok(self.dialect.write(ask, self.model(&ask.model)?, false)?)
+    fn written(&self, ask: &Ask) -> Result<Bytes, ProviderError> {
+        Ok(Bytes::from(self.dialect.write(ask, self.model(&ask.model)?, false)?.to_string()))
     }
 
-    fn renamed(&self, ask: &Ask, body: &Map<String, Value>) -> Result<Value, ProviderError> {
-        let model = self.model(&ask.model)?;
-        let mut body: Map<String, Value> = body
-            .iter()
-            .filter(|(_, value)| !value.is_null())
-            .map(|(name, value)| (name.clone(), value.clone()))
-            .collect();
-        body.insert("model".to_owned(), json!(model));
+    fn renamed(&self, ask: &Ask, body: &Map<String, Value>) -> Result<Bytes, ProviderError> {
         // The record wants usage whether the client does or not.
-        if ask.stream && matches!(self.dialect, Dialect::Chat | Dialect::Completions) {
-            let options = body.entry("stream_options").or_insert_with(|| json!({}));
-            if let Some(options) = options.as_object_mut() {
-                options.insert("include_usage".to_owned(), json!(true));
-            }
-        }
-        Ok(Value::Object(body))
+        let usage = ask.stream && matches!(self.dialect, Dialect::Chat | Dialect::Completions);
+        Renamed { body, model: self.model(&ask.model)?, usage }.bytes()
     }
 
     /// Sends until there is an answer, or no try is left.
-    async fn post(&self, path: &str, body: &Value, passed: &Passed) -> Result<Response, ProviderError> {
-        let bytes = Bytes::from(body.to_string());
+    async fn post(&self, path: &str, body: Bytes, passed: &Passed) -> Result<Response, ProviderError> {
         let mut tries = Tries::new(self.retries_max, self.requests.fetch_add(1, Ordering::Relaxed));
         loop {
-            let failed = match self.once(path, bytes.clone(), passed).await {
+            let failed = match self.once(path, body.clone(), passed).await {
                 Ok(response) => return Ok(response),
                 Err(failed) => failed,
             };
@@ -298,6 +286,40 @@ impl Upstream {
     fn count_outcome(&self, outcome: &'static str) {
         let provider = self.name.clone();
         metrics::counter!("reef_upstream_requests_total", "provider" => provider, "outcome" => outcome).increment(1);
+    }
+}
+
+/// A client's body with another model's name; what is null is left out. A body can be large: nothing of it is copied
+/// but into the bytes that are sent.
+struct Renamed<'a> {
+    body: &'a Map<String, Value>,
+    model: &'a str,
+    /// The last frame of the stream is to tell the usage.
+    usage: bool,
+}
+
+impl Renamed<'_> {
+    fn bytes(&self) -> Result<Bytes, ProviderError> {
+        serde_json::to_vec(self).map(Bytes::from).map_err(|error| ProviderError::Broken(error.to_string()))
+    }
+}
+
+impl Serialize for Renamed<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        const OPTIONS: &str = "stream_options";
+        let mut fields = serializer.serialize_map(None)?;
+        fields.serialize_entry("model", self.model)?;
+        for (name, value) in self.body.iter().filter(|(name, value)| !value.is_null() && *name != "model") {
+            if !(self.usage && name == OPTIONS) {
+                fields.serialize_entry(name, value)?;
+            }
+        }
+        if self.usage {
+            let mut options = self.body.get(OPTIONS).and_then(Value::as_object).cloned().unwrap_or_default();
+            options.insert("include_usage".to_owned(), Value::Bool(true));
+            fields.serialize_entry(OPTIONS, &options)?;
+        }
+        fields.end()
     }
 }
 

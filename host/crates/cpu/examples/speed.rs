@@ -2,6 +2,7 @@
 //! `cargo run --release -p reef-cpu --example speed [threads]`.
 #![expect(clippy::expect_used, reason = "a measurement ends where it cannot go on")]
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -48,12 +49,12 @@ fn decode(network: &Network, work: &mut Workspace, pages: &Pages, streams: usize
     let take = |count: usize| (0..count).map(|_| pages.take().expect("a page")).collect::<Vec<Arc<Page>>>();
     let mut held: Vec<Vec<Arc<Page>>> = (0..streams).map(|_| take((32 + STEPS).div_ceil(PAGE))).collect();
     let prompt: Vec<u32> = (0..32).collect();
-    let mut began = Instant::now();
+    let (mut began, mut logits) = (Instant::now(), Vec::new());
     for step in 0..=STEPS {
         let (tokens, start) = if step == 0 { (&prompt[..], 0) } else { (&prompt[step % 32..][..1], 31 + step) };
         let mut spans: Vec<Span<'_>> =
             held.iter_mut().map(|pages| Span { tokens, start, pages, adapter, logits: true }).collect();
-        network.step(work, &mut spans).expect("step");
+        network.step(work, &mut spans, &mut logits).expect("step");
         if step == 0 {
             began = Instant::now();
         }
@@ -66,7 +67,7 @@ fn prefill(network: &Network, work: &mut Workspace, pages: &Pages) -> f64 {
     let tokens: Vec<u32> = (0..512).collect();
     let began = Instant::now();
     let span = Span { tokens: &tokens, start: 0, pages: &mut held, adapter: None, logits: true };
-    network.step(work, &mut [span]).expect("step");
+    network.step(work, &mut [span], &mut Vec::new()).expect("step");
     512.0 / began.elapsed().as_secs_f64()
 }
 
@@ -112,8 +113,9 @@ fn adapter(network: &Network) -> Adapter {
     let keys = HEADS_KV * HEAD_WIDTH;
     let shapes =
         [(WIDTH, WIDTH), (WIDTH, keys), (WIDTH, keys), (WIDTH, WIDTH), (WIDTH, FFN), (WIDTH, FFN), (FFN, WIDTH)];
-    let layers: Vec<[Option<Factors>; 7]> = (0..LAYERS)
-        .map(|_| shapes.map(|(i, o)| Some(Factors { rank: 16, a: vec![1e-3; 16 * i], b: vec![1e-3; 16 * o] })))
-        .collect();
-    Adapter::new(network, &layers).expect("adapter")
+    let layer = |_| {
+        let factors = |(i, o)| Some(Factors { rank: 16, a: vec![1e-3; 16 * i], b: vec![1e-3; 16 * o] });
+        Ok::<_, Infallible>(shapes.map(factors))
+    };
+    Adapter::new(network, (0..LAYERS).map(layer)).expect("no error").expect("adapter")
 }

@@ -82,7 +82,6 @@ pub struct Workspace {
     mixed: Vec<f32>,
     hidden: Vec<f32>,
     low: Vec<f32>,
-    logits: Vec<f32>,
 }
 
 /// New tokens of one request in one step.
@@ -120,28 +119,25 @@ impl Workspace {
         let empty = Vec::new;
         let pool = Pool::new(threads)?;
         let (x, normed, qkv, mixed) = (empty(), empty(), empty(), empty());
-        Ok(Self { pool, x, normed, qkv, mixed, hidden: empty(), low: empty(), logits: empty() })
+        Ok(Self { pool, x, normed, qkv, mixed, hidden: empty(), low: empty() })
     }
 }
 
 impl Adapter {
-    /// From the factors of q, k, v, o, gate, up, down of each block. `None` if they do not fit the network.
-    pub fn new(network: &Network, layers: &[[Option<Factors>; 7]]) -> Option<Self> {
-        let c = &network.config;
-        let (queries, keys) = (c.heads * c.head_width, c.heads_kv * c.head_width);
-        let layer = |factors: &[Option<Factors>; 7]| {
-            let [q, k, v, o, gate, up, down] = factors.each_ref().map(Option::as_ref);
-            Some([
-                LowRank::new(&[q, k, v], c.width, &[queries, keys, keys])?,
-                LowRank::new(&[o], queries, &[c.width])?,
-                LowRank::new(&[gate, up], c.width, &[c.ffn_width, c.ffn_width])?,
-                LowRank::new(&[down], c.ffn_width, &[c.width])?,
-            ])
-        };
-        if layers.len() != network.blocks.len() {
-            return None;
+    /// From the factors of q, k, v, o, gate, up, down of each block, one block at a time. `None` if they do not fit
+    /// the network.
+    pub fn new<E>(
+        network: &Network,
+        layers: impl IntoIterator<Item = Result<[Option<Factors>; 7], E>>,
+    ) -> Result<Option<Self>, E> {
+        let mut served = Vec::with_capacity(network.blocks.len());
+        for factors in layers {
+            match network.low_ranks(&factors?) {
+                Some(layer) => served.push(layer),
+                None => return Ok(None),
+            }
         }
-        layers.iter().map(layer).collect::<Option<_>>().map(Self)
+        Ok((served.len() == network.blocks.len()).then_some(Self(served)))
     }
 }
 
@@ -169,6 +165,18 @@ impl Network {
         Ok(Self { config, embedding, blocks, norm, head, rope })
     }
 
+    fn low_ranks(&self, factors: &[Option<Factors>; 7]) -> Option<[LowRank; 4]> {
+        let c = &self.config;
+        let (queries, keys) = (c.heads * c.head_width, c.heads_kv * c.head_width);
+        let [q, k, v, o, gate, up, down] = factors.each_ref().map(Option::as_ref);
+        Some([
+            LowRank::new(&[q, k, v], c.width, &[queries, keys, keys])?,
+            LowRank::new(&[o], queries, &[c.width])?,
+            LowRank::new(&[gate, up], c.width, &[c.ffn_width, c.ffn_width])?,
+            LowRank::new(&[down], c.ffn_width, &[c.width])?,
+        ])
+    }
+
     /// Sizes.
     pub fn config(&self) -> &NetworkConfig {
         &self.config
@@ -192,8 +200,13 @@ impl Network {
         Pages::new(Shape { layers: self.blocks.len(), heads_kv, head_width }, max)
     }
 
-    /// Runs the new tokens, writes their keys and values, and returns the logits `[spans that want them, vocabulary]`.
-    pub fn step<'w>(&self, work: &'w mut Workspace, spans: &mut [Span<'_>]) -> Result<&'w [f32], StepError> {
+    /// Runs the new tokens, writes their keys and values, and the logits `[spans that want them, vocabulary]`.
+    pub fn step(
+        &self,
+        work: &mut Workspace,
+        spans: &mut [Span<'_>],
+        logits: &mut Vec<f32>,
+    ) -> Result<(), StepError> {
         self.check_spans(spans)?;
         let tokens: usize = spans.iter().map(|span| span.tokens.len()).sum();
         let width = self.config.width;
@@ -204,9 +217,9 @@ impl Network {
         for layer in 0..self.blocks.len() {
             self.block(layer, work, spans, &mut x[..tokens * width])?;
         }
-        self.logits(work, spans, &x);
+        self.logits(work, spans, &x, logits);
         work.x = x;
-        Ok(&work.logits[..])
+        Ok(())
     }
 
     fn check_spans(&self, spans: &mut [Span<'_>]) -> Result<(), StepError> {
@@ -289,7 +302,7 @@ impl Network {
         });
     }
 
-    fn logits(&self, work: &mut Workspace, spans: &[Span<'_>], x: &[f32]) {
+    fn logits(&self, work: &mut Workspace, spans: &[Span<'_>], x: &[f32], logits: &mut Vec<f32>) {
         let width = self.config.width;
         let mut rows = Vec::new();
         let mut end = 0;
@@ -300,14 +313,14 @@ impl Network {
             }
         }
         let count = rows.len() / width;
-        work.logits.resize(count * self.vocabulary(), 0.0);
+        logits.resize(count * self.vocabulary(), 0.0);
         if count == 0 {
             return;
         }
         let normed = &mut room(&mut work.normed, rows.len())[..];
         norm(&mut work.pool, &rows, &self.norm, self.config.norm_eps, normed);
         let input = Vectors::new(normed, count, width, width);
-        self.head.apply(&mut work.pool, input, &[], (&mut work.logits, Fate::Store));
+        self.head.apply(&mut work.pool, input, &[], (logits, Fate::Store));
     }
 }
 

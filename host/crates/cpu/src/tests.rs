@@ -1,5 +1,6 @@
 //! Steps of a small random network: what an answer may not depend on.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use rand::rngs::ChaCha12Rng;
@@ -59,18 +60,16 @@ fn network() -> Network {
 fn adapter(network: &Network, seed: u64, rank: usize) -> Adapter {
     let mut numbers = Numbers(ChaCha12Rng::seed_from_u64(seed));
     let shapes = [(WIDTH, 80), (WIDTH, 40), (WIDTH, 40), (80, WIDTH), (WIDTH, FFN), (WIDTH, FFN), (FFN, WIDTH)];
-    let layers: Vec<[Option<Factors>; 7]> = (0..LAYERS)
-        .map(|layer| {
-            let mut index = 0;
-            shapes.map(|(input, output)| {
-                index += 1;
-                // Not every projection has factors.
-                let (a, b) = (numbers.take(rank * input), numbers.take(rank * output));
-                (!(index + layer + seed as usize).is_multiple_of(4)).then_some(Factors { rank, a, b })
-            })
-        })
-        .collect();
-    Adapter::new(network, &layers).expect("adapter")
+    let layers = (0..LAYERS).map(|layer| {
+        let mut index = 0;
+        Ok::<_, Infallible>(shapes.map(|(input, output)| {
+            index += 1;
+            // Not every projection has factors.
+            let (a, b) = (numbers.take(rank * input), numbers.take(rank * output));
+            (!(index + layer + seed as usize).is_multiple_of(4)).then_some(Factors { rank, a, b })
+        }))
+    });
+    Adapter::new(network, layers).expect("no error").expect("adapter")
 }
 
 fn tokens(seed: u32, count: usize) -> Vec<u32> {
@@ -89,7 +88,7 @@ fn logits(network: &Network, tokens: &[u32], cuts: &[usize], adapter: Option<&Ad
     let mut last = Vec::new();
     for end in cuts.iter().copied().chain([tokens.len()]) {
         let part = Span { tokens: &tokens[start..end], start, pages: &mut held, adapter, logits: true };
-        last = network.step(&mut work, &mut [part]).expect("step").to_vec();
+        network.step(&mut work, &mut [part], &mut last).expect("step");
         start = end;
     }
     last
@@ -124,7 +123,8 @@ fn a_batch_with_adapters_gives_each_its_own_logits() {
         .zip(&mut held)
         .map(|((tokens, adapter), pages)| Span { tokens, start: 0, pages, adapter, logits: true })
         .collect();
-    let together = network.step(&mut work, &mut spans).expect("step");
+    let mut together = Vec::new();
+    network.step(&mut work, &mut spans, &mut together).expect("step");
     for (index, (together, alone)) in together.chunks_exact(VOCABULARY).zip(&alone).enumerate() {
         assert_eq!(together, alone, "{index}");
     }
@@ -138,16 +138,19 @@ fn shared_pages_are_read_and_never_written() {
     let tokens = tokens(2, 40);
     let mut first = take(&pages, 40);
     let span = Span { tokens: &tokens[..32], start: 0, pages: &mut first, adapter: None, logits: false };
-    assert!(network.step(&mut work, &mut [span]).expect("step").is_empty());
+    let mut made = vec![1.0];
+    network.step(&mut work, &mut [span], &mut made).expect("step");
+    assert!(made.is_empty());
     let mut second: Vec<Arc<Page>> = first[..2].iter().map(Arc::clone).chain(take(&pages, 8)).collect();
     let span = Span { tokens: &tokens[32..], start: 32, pages: &mut second, adapter: None, logits: true };
-    assert_eq!(network.step(&mut work, &mut [span]).expect("step"), logits(&network, &tokens, &[], None));
+    network.step(&mut work, &mut [span], &mut made).expect("step");
+    assert_eq!(made, logits(&network, &tokens, &[], None));
     let span = Span { tokens: &tokens[20..], start: 20, pages: &mut second, adapter: None, logits: true };
-    assert_eq!(network.step(&mut work, &mut [span]), Err(StepError::Shared));
+    assert_eq!(network.step(&mut work, &mut [span], &mut made), Err(StepError::Shared));
     let span = Span { tokens: &[50], start: 32, pages: &mut second, adapter: None, logits: true };
-    assert_eq!(network.step(&mut work, &mut [span]), Err(StepError::Token(50)));
+    assert_eq!(network.step(&mut work, &mut [span], &mut made), Err(StepError::Token(50)));
     let span = Span { tokens: &tokens, start: 32, pages: &mut second, adapter: None, logits: true };
-    assert_eq!(network.step(&mut work, &mut [span]), Err(StepError::Position(72)));
+    assert_eq!(network.step(&mut work, &mut [span], &mut made), Err(StepError::Position(72)));
 }
 
 #[test]
@@ -159,5 +162,5 @@ fn weights_that_do_not_fit_are_refused() {
     assert!(Linear::new(vec![part(), other], None).is_none() && Linear::new(Vec::new(), None).is_none());
     assert!(Linear::new(vec![part()], Some(vec![0.0; 4])).is_none());
     let network = network();
-    assert!(Adapter::new(&network, &[]).is_none());
+    assert!(Adapter::new::<Infallible>(&network, []).expect("no error").is_none());
 }

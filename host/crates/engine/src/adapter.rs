@@ -12,7 +12,6 @@ use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor, no_grad};
 
 use crate::error::EngineError;
-use crate::frozen::Frozen;
 use crate::model::ModelConfig;
 
 /// Largest rank that is accepted: above it an adapter is no longer small against its model.
@@ -143,6 +142,22 @@ impl Lora {
         self.layers.iter().flat_map(LayerLora::pairs).flat_map(|pair| [&pair.a, &pair.b]).collect()
     }
 
+    /// The pairs of each block in plain memory.
+    #[cfg(test)]
+    pub(crate) fn plain(&self) -> impl Iterator<Item = Result<PlainLayer, EngineError>> + '_ {
+        let numbers = |tensor: &Tensor| {
+            let mut values = vec![0f32; tensor.numel()];
+            tensor.f_detach()?.f_contiguous()?.f_copy_data(&mut values, tensor.numel())?;
+            Ok::<_, EngineError>(values)
+        };
+        let rank = usize::try_from(self.rank).unwrap_or(0);
+        self.layers.iter().map(move |layer| {
+            let pair = |pair: &Pair| Ok::<_, EngineError>(PlainPair { rank, a: numbers(&pair.a)?, b: numbers(&pair.b)? });
+            let [q, k, v, o, gate, up, down] = layer.pairs().map(pair);
+            Ok([q?, k?, v?, o?, gate?, up?, down?])
+        })
+    }
+
     /// A deep copy without gradients.
     pub fn duplicate(&self) -> Result<Self, EngineError> {
         let copy = |tensor: &Tensor| no_grad(|| tensor.f_detach_copy());
@@ -170,37 +185,23 @@ impl Lora {
 /// An adapter prepared for serving. Immutable: requests keep the one they came with.
 #[derive(Debug)]
 pub struct Adapter {
-    rank: i64,
-    alpha: f64,
-    parameters: Vec<Frozen>,
     served: reef_cpu::Adapter,
     generation: u64,
 }
 
 impl Adapter {
-    /// Copies `lora` and prepares it for `network`.
-    pub(crate) fn new(lora: &Lora, network: &Network) -> Result<Self, EngineError> {
+    /// Prepares the pairs of each block for `network`.
+    pub(crate) fn new(
+        network: &Network,
+        scale: f32,
+        layers: impl IntoIterator<Item = Result<PlainLayer, EngineError>>,
+    ) -> Result<Self, EngineError> {
         // Names what the cache keeps: no two adapters of a process share one, also when the files are equal.
         static GENERATION: AtomicU64 = AtomicU64::new(BASE_GENERATION + 1);
-        let layers: Vec<_> = lora.layers.iter().map(|layer| factors(layer, lora)).collect::<Result<_, _>>()?;
-        let served = reef_cpu::Adapter::new(network, &layers)
+        let layers = layers.into_iter().map(|layer| Ok::<_, EngineError>(layer?.map(|pair| factors(pair, scale))));
+        let served = reef_cpu::Adapter::new(network, layers)?
             .ok_or_else(|| EngineError::Adapter("its matrices do not fit this model".to_owned()))?;
-        let parameters = no_grad(|| {
-            let copy = |tensor: &Tensor| Frozen::new(tensor.f_detach_copy()?);
-            lora.parameters().into_iter().map(copy).collect::<Result<_, EngineError>>()
-        })?;
-        let generation = GENERATION.fetch_add(1, Ordering::Relaxed);
-        Ok(Self { rank: lora.rank, alpha: lora.alpha, parameters, served, generation })
-    }
-
-    /// The trainable form: a deep copy.
-    pub fn lora(&self, model: &ModelConfig) -> Result<Lora, EngineError> {
-        let mut parameters = self.parameters.iter();
-        let mut next = || match parameters.next() {
-            Some(tensor) => Ok::<_, EngineError>(tensor.f_detach_copy()?),
-            None => Err(EngineError::Adapter("it has fewer layers than the model".to_owned())),
-        };
-        Lora::build(self.rank, self.alpha, model, |_, _, _| Ok(Pair { a: next()?, b: next()? }))
+        Ok(Self { served, generation: GENERATION.fetch_add(1, Ordering::Relaxed) })
     }
 
     /// The form that serves.
@@ -217,24 +218,24 @@ impl Adapter {
 /// The number of the base model among generations.
 pub(crate) const BASE_GENERATION: u64 = 0;
 
-/// The factors of one block in plain memory, the scale inside of B. A projection whose B is zero has none.
-fn factors(layer: &LayerLora, lora: &Lora) -> Result<[Option<Factors>; PAIRS], EngineError> {
-    let rank = usize::try_from(lora.rank).unwrap_or(0);
-    let mut found: [Option<Factors>; PAIRS] = Default::default();
-    for (found, pair) in found.iter_mut().zip(layer.pairs()) {
-        let b = numbers(&pair.b)?;
-        if b.iter().any(|number| *number != 0.0) {
-            let scale = lora.scale() as f32;
-            let b = b.into_iter().map(|number| number * scale).collect();
-            *found = Some(Factors { rank, a: numbers(&pair.a)?, b });
-        }
-    }
-    Ok(found)
+/// A pair in plain memory.
+#[derive(Debug)]
+pub(crate) struct PlainPair {
+    /// Rank.
+    pub rank: usize,
+    /// `[r, i]`.
+    pub a: Vec<f32>,
+    /// `[o, r]`.
+    pub b: Vec<f32>,
 }
 
-fn numbers(tensor: &Tensor) -> Result<Vec<f32>, EngineError> {
-    let tensor = tensor.f_detach()?.f_contiguous()?;
-    let mut values = vec![0f32; tensor.numel()];
-    tensor.f_copy_data(&mut values, tensor.numel())?;
-    Ok(values)
+/// The pairs of one block, in their fixed order.
+pub(crate) type PlainLayer = [PlainPair; PAIRS];
+
+/// The scale goes into B. A projection whose B is zero has no factors.
+fn factors(PlainPair { rank, a, mut b }: PlainPair, scale: f32) -> Option<Factors> {
+    b.iter().any(|number| *number != 0.0).then(|| {
+        b.iter_mut().for_each(|number| *number *= scale);
+        Factors { rank, a, b }
+    })
 }

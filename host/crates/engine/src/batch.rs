@@ -201,10 +201,7 @@ impl Batch {
         });
         let mut spans: Vec<Span<'_>> = spans.collect();
         let (network, work, logits) = (&self.network, &mut self.work, &mut self.logits);
-        let computed = catch_unwind(AssertUnwindSafe(|| {
-            logits.clear();
-            network.step(work, &mut spans).map(|made| logits.extend_from_slice(made))
-        }));
+        let computed = catch_unwind(AssertUnwindSafe(|| network.step(work, &mut spans, logits)));
         self.load.steps.fetch_add(1, Ordering::Relaxed);
         match computed {
             Ok(Ok(())) => Ok(()),

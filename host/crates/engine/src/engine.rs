@@ -12,13 +12,16 @@ use serde_json::Value as Json;
 use tch::Tensor;
 use tokio::sync::mpsc::Receiver;
 
-use crate::adapter::{Adapter, Lora, LoraConfig};
+#[cfg(test)]
+use crate::adapter::Lora;
+use crate::adapter::{Adapter, LoraConfig};
 use crate::chat::{ChatTemplate, ChatTurn};
 use crate::checkpoint::{Checkpoint, unsupported};
 use crate::error::EngineError;
 use crate::guide::{Constraint, Guide, Vocabulary};
 use crate::model::{Model, ModelConfig};
 use crate::network::{self, ServedWeights};
+use crate::peft::PeftFiles;
 use crate::queue::Queue;
 use crate::scheduler::{self, Event, Job, Request};
 use crate::tokenizer::Tokenizer;
@@ -273,12 +276,14 @@ impl Engine {
 
     /// An adapter from its files in PEFT format (`adapter_config.json`, `adapter_model.safetensors`).
     pub fn adapter_from_files(&self, files: &[(String, Vec<u8>)]) -> Result<Arc<Adapter>, EngineError> {
-        self.adapter(&Lora::from_files(&self.0.shape, files)?)
+        let read = PeftFiles::open(&self.0.shape, files)?;
+        Ok(Arc::new(Adapter::new(&self.0.network, read.scale(), read.layers())?))
     }
 
     /// An adapter that requests can carry: a copy of `lora`.
-    pub fn adapter(&self, lora: &Lora) -> Result<Arc<Adapter>, EngineError> {
-        Ok(Arc::new(Adapter::new(lora, &self.0.network)?))
+    #[cfg(test)]
+    pub(crate) fn adapter(&self, lora: &Lora) -> Result<Arc<Adapter>, EngineError> {
+        Ok(Arc::new(Adapter::new(&self.0.network, lora.scale() as f32, lora.plain())?))
     }
 
     /// The network that serves.

@@ -8,7 +8,7 @@ use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
-use crate::adapter::{Lora, Pair, RANK_MAX};
+use crate::adapter::{Lora, Pair, PlainLayer, PlainPair, RANK_MAX};
 use crate::error::EngineError;
 use crate::model::ModelConfig;
 use crate::quant::Quant;
@@ -110,6 +110,25 @@ impl Lora {
 
     /// Reads an adapter for this model; files with other names are ignored.
     pub fn from_files(model: &ModelConfig, files: &[(String, Vec<u8>)]) -> Result<Self, EngineError> {
+        let read = PeftFiles::open(model, files)?;
+        Self::build(read.config.r, read.config.lora_alpha, model, |layer, pair, [input, output]| {
+            let PlainPair { rank, a, b } = read.pair(layer, pair, [input, output])?;
+            let matrix = |values: &[f32], shape: [i64; 2]| Tensor::f_from_slice(values)?.f_view(shape);
+            Ok(Pair { a: matrix(&a, [rank as i64, input])?, b: matrix(&b, [output, rank as i64])? })
+        })
+    }
+}
+
+/// An adapter's files for a model, read pair by pair.
+pub(crate) struct PeftFiles<'a> {
+    model: &'a ModelConfig,
+    config: PeftConfig,
+    weights: SafeTensors<'a>,
+}
+
+impl<'a> PeftFiles<'a> {
+    /// Checks what can be checked before a matrix is read.
+    pub fn open(model: &'a ModelConfig, files: &'a [(String, Vec<u8>)]) -> Result<Self, EngineError> {
         let file = |name: &str| {
             let found = files.iter().find(|(known, _)| known == name);
             found.map(|(_, bytes)| bytes.as_slice()).ok_or_else(|| refused(format!("file {name} is missing")))
@@ -125,12 +144,35 @@ impl Lora {
                 model.layers
             )));
         }
-        Self::build(config.r, config.lora_alpha, model, |layer, pair, [input, output]| {
-            let module = MODULES.get(pair).copied().unwrap_or_default();
-            Ok(Pair {
-                a: read_matrix(&weights, &tensor_name(layer, module, "A"), [config.r, input])?,
-                b: read_matrix(&weights, &tensor_name(layer, module, "B"), [output, config.r])?,
-            })
+        Ok(Self { model, config, weights })
+    }
+
+    /// alpha / rank.
+    pub fn scale(&self) -> f32 {
+        (self.config.lora_alpha / self.config.r as f64) as f32
+    }
+
+    /// The pairs of each block.
+    pub fn layers(&self) -> impl Iterator<Item = Result<PlainLayer, EngineError>> + '_ {
+        let shapes = self.model.linear_shapes();
+        (0..self.model.layers).map(move |layer| {
+            let mut index = 0;
+            let [q, k, v, o, gate, up, down] = shapes.map(|shape| {
+                index += 1;
+                self.pair(layer, index - 1, shape)
+            });
+            Ok([q?, k?, v?, o?, gate?, up?, down?])
+        })
+    }
+
+    fn pair(&self, layer: usize, pair: usize, [input, output]: [i64; 2]) -> Result<PlainPair, EngineError> {
+        let module = MODULES.get(pair).copied().unwrap_or_default();
+        let read = |factor, shape| read_matrix(&self.weights, &tensor_name(layer, module, factor), shape);
+        let rank = self.config.r;
+        Ok(PlainPair {
+            rank: usize::try_from(rank).unwrap_or(0),
+            a: read("A", [rank, input])?,
+            b: read("B", [output, rank])?,
         })
     }
 }
@@ -159,7 +201,7 @@ fn read_config(bytes: &[u8]) -> Result<PeftConfig, EngineError> {
     Ok(config)
 }
 
-fn read_matrix(weights: &SafeTensors<'_>, name: &str, shape: [i64; 2]) -> Result<Tensor, EngineError> {
+fn read_matrix(weights: &SafeTensors<'_>, name: &str, shape: [i64; 2]) -> Result<Vec<f32>, EngineError> {
     let view = weights.tensor(name).map_err(|_| refused(format!("tensor {name} is missing")))?;
     let found: Vec<i64> = view.shape().iter().map(|size| *size as i64).collect();
     if found != shape {
@@ -175,7 +217,7 @@ fn read_matrix(weights: &SafeTensors<'_>, name: &str, shape: [i64; 2]) -> Result
     if values.iter().any(|value| !value.is_finite()) {
         return Err(refused(format!("tensor {name} holds a value that is not finite")));
     }
-    Ok(Tensor::f_from_slice(&values)?.f_view(shape)?)
+    Ok(values)
 }
 
 #[cfg(test)]

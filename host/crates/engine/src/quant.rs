@@ -70,7 +70,10 @@ impl Quant {
 
     /// The values; `None` for an encoding that is not known here.
     pub fn decode(self, bytes: &[u8]) -> Option<Vec<f32>> {
-        self.rows(bytes).map(|rows| rows.values())
+        self.rows(bytes).map(|rows| match rows {
+            Rows::F32(values) => values,
+            packed => packed.values(),
+        })
     }
 
     /// The values as they are stored, row by row; `None` for an encoding that is not known here.

@@ -48,6 +48,8 @@ pub(crate) struct Sampler {
     adjustments: Adjustments,
     /// How often each token stands in the answer; kept only for penalties.
     counts: HashMap<u32, u32>,
+    /// Tokens whose logits were adjusted in this draw, with the model's.
+    original: Vec<(u32, f32)>,
     guide: Option<Guide>,
     allowed: Vec<u32>,
 }
@@ -106,6 +108,7 @@ impl Sampler {
             sampling,
             adjustments,
             counts: HashMap::new(),
+            original: Vec::new(),
             allowed: vec![0; guide.as_ref().map_or(0, Guide::words)],
             guide,
         }
@@ -125,9 +128,8 @@ impl Sampler {
             |logit: f32| ((f64::from(logit) - f64::from(largest)) / f64::from(temperature) - total.ln()) as f32;
         let state = |(id, logit): (usize, f32)| (id as u32, stated(logit));
         let top = top.into_iter().map(state).collect();
-        let original = self.adjusts().then(|| logits.to_vec());
-        let mut adjusted = largest;
-        if original.is_some() {
+        let (changed, mut adjusted) = (self.adjusts(), largest);
+        if changed {
             self.adjust(logits)?;
             adjusted = reef_cpu::largest(logits);
         }
@@ -137,12 +139,14 @@ impl Sampler {
         let id = if self.sampling.temperature < GREEDY_BELOW {
             logits.iter().position(|logit| *logit == adjusted).unwrap_or(0)
         } else {
-            if original.is_some() {
+            if changed {
                 weights.fill(logits, adjusted, temperature);
             }
             self.pick(weights)
         };
-        let logit = original.as_deref().unwrap_or(logits).get(id).copied().unwrap_or(f32::NEG_INFINITY);
+        let now = logits.get(id).copied().unwrap_or(f32::NEG_INFINITY);
+        // What a constraint allows it does not change.
+        let logit = self.original.iter().find(|(changed, _)| *changed as usize == id).map_or(now, |(_, logit)| *logit);
         self.take(id as u32)?;
         Ok(Drawn { id: id as u32, logprob: stated(logit), top })
     }
@@ -152,15 +156,17 @@ impl Sampler {
     }
 
     fn adjust(&mut self, logits: &mut [f32]) -> Result<(), EngineError> {
-        for (id, bias) in &self.adjustments.logit_bias {
-            if let Some(logit) = logits.get_mut(*id as usize) {
-                *logit += bias;
+        self.original.clear();
+        // The first entry of a token is the model's own.
+        let mut add = |id: u32, more: f32| {
+            if let Some(logit) = logits.get_mut(id as usize) {
+                self.original.push((id, *logit));
+                *logit += more;
             }
-        }
+        };
+        self.adjustments.logit_bias.iter().for_each(|(id, bias)| add(*id, *bias));
         for (id, count) in &self.counts {
-            if let Some(logit) = logits.get_mut(*id as usize) {
-                *logit -= self.adjustments.frequency_penalty * *count as f32 + self.adjustments.presence_penalty;
-            }
+            add(*id, -(self.adjustments.frequency_penalty * *count as f32 + self.adjustments.presence_penalty));
         }
         if let Some(guide) = &mut self.guide {
             guide.mask(&mut self.allowed)?;

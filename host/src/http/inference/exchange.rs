@@ -100,7 +100,7 @@ impl Exchange {
     }
 
     /// Records that there was no answer; what the client is told.
-    pub async fn failed(self, error: ProviderError) -> ApiError {
+    pub async fn failed(mut self, error: ProviderError) -> ApiError {
         let failure = self.failure(error);
         let body = failure.body(self.dialect);
         let stored = self.store(&Reply::default(), RecordStatus::Failed, body, Some(&failure)).await;
@@ -119,7 +119,7 @@ impl Exchange {
         self.unanswered(None).await;
     }
 
-    async fn unanswered(self, failure: Option<&ApiError>) {
+    async fn unanswered(mut self, failure: Option<&ApiError>) {
         let mut telling = self.telling();
         let body = self.whole(&mut telling);
         if let Err(error) = self.store(&telling.reply, RecordStatus::Cancelled, body, failure).await {
@@ -137,7 +137,7 @@ impl Exchange {
         voice.whole(self.dialect, (&self.ask, &self.envelope), reply)
     }
 
-    async fn close(self, mut telling: Telling, ended: Ended, sink: Sink) {
+    async fn close(mut self, mut telling: Telling, ended: Ended, sink: Sink) {
         let cancelled = telling.reply.choices.iter().any(|choice| choice.stop == Some(Stop::Cancelled));
         let status = match &ended {
             Ended::Failed(_) => RecordStatus::Failed,
@@ -189,8 +189,9 @@ impl Exchange {
         }
     }
 
+    /// The request's body goes into the record.
     async fn store(
-        &self,
+        &mut self,
         reply: &Reply,
         status: RecordStatus,
         body: Value,

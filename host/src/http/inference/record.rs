@@ -11,7 +11,7 @@ use crate::http::error::ApiError;
 
 /// The record; `response` is the whole answer as the client's dialect says it.
 pub fn record(
-    exchange: &Exchange,
+    exchange: &mut Exchange,
     reply: &Reply,
     status: RecordStatus,
     response: Value,
@@ -26,7 +26,7 @@ pub fn record(
         session: exchange.caller.session.clone(),
         tags: exchange.caller.tags.clone(),
         traceparent,
-        request: Value::Object(exchange.body.clone()),
+        request: Value::Object(std::mem::take(&mut exchange.body)),
         response,
         tokens: trace(exchange, reply),
     }

@@ -63,8 +63,9 @@ pub async fn resolve(
     let scenario = match serving.scenarios.get(caller.tenant(), &name).await {
         Ok(found) => found,
         Err(ScenarioError::Unknown(_)) if serving.implicit_creation && may_create(caller, &named) => {
-            if !matches!(named, Model::Upstream(_)) {
-                embedded::check(&serving.engine, &Arc::new(ask.clone()), dialect).await.map_err(embedded_error)?;
+            match &named {
+                Model::Upstream(upstream) => upstream.check(ask, dialect)?,
+                _ => embedded::check(&serving.engine, &Arc::new(ask.clone()), dialect).await.map_err(embedded_error)?,
             }
             create(serving, caller, name, pinned.as_ref()).await?
         }

@@ -28,7 +28,6 @@ fn find(bytes: &[u8], part: &[u8]) -> usize {
 fn an_adapter_survives_its_files() {
     let files = lora(5).to_files().expect("files");
     let again = engine().adapter_from_files(&files).expect("read");
-    assert_eq!(again.lora(engine().shape()).expect("lora").to_files().expect("files"), files);
     let request = |adapter| Request { weights: Weights::Adapter(adapter), ..greedy(chat("Say hello."), 8) };
     assert_eq!(ids(&run(request(again))), ids(&run(request(adapter(5)))));
 }
@@ -162,7 +161,8 @@ fn every_architecture_serves_what_it_trains() {
         let (mut work, pages) = (Workspace::new(2).expect("threads"), own.network().pages(9));
         let mut held: Vec<_> = (0..3).map(|_| pages.take().expect("a page")).collect();
         let span = Span { tokens: &tokens, start: 0, pages: &mut held, adapter: None, logits: true };
-        let served = own.network().step(&mut work, &mut [span]).expect("step").to_vec();
+        let mut served = Vec::new();
+        own.network().step(&mut work, &mut [span], &mut served).expect("step");
         let wanted = own.prompt_logits(&tokens).expect("logits");
         let worst = served.iter().zip(&wanted).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         assert!(

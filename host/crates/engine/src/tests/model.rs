@@ -86,7 +86,9 @@ fn served(tokens: &[u32], from: usize, adapter: Option<&Arc<Adapter>>) -> Vec<Ve
     let mut feed = |start: usize, end: usize| {
         let adapter = adapter.map(|adapter| adapter.served());
         let span = Span { tokens: &tokens[start..end], start, pages: &mut held, adapter, logits: true };
-        network.step(&mut work, &mut [span]).expect("step").to_vec()
+        let mut logits = Vec::new();
+        network.step(&mut work, &mut [span], &mut logits).expect("step");
+        logits
     };
     let first = feed(0, from);
     std::iter::once(first).chain((from..tokens.len()).map(|at| feed(at, at + 1))).collect()
