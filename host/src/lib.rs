@@ -11,6 +11,7 @@ pub mod config;
 pub mod demo;
 pub mod error;
 pub mod host;
+pub mod html;
 pub mod http;
 pub mod jobs;
 pub mod lab;

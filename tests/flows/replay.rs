@@ -291,5 +291,16 @@ async fn a_release_is_shown_with_why_it_won_and_what_it_cost() {
     let machine: Value = serde_json::from_str(&run(&["release", "show", "shown", &id, "--json"])).expect("json");
     assert_eq!(machine["step"]["calls"].as_array().map(Vec::len), Some(3));
     assert!(run(&["step", "show", "shown", "1"]).contains("propose-update"));
+    let client = reef::tls::http_client().build().expect("a client");
+    for path in [found["page"].as_str().expect("a page").to_owned(), caller.path("/steps/1/page")] {
+        let answer = client.get(format!("{}{path}", host.url)).send().await.expect("answered");
+        let policy = answer.headers()["content-security-policy"].to_str().expect("text").to_owned();
+        let page = answer.text().await.expect("text");
+        let report = step["batch"][0].as_str().expect("a report");
+        for part in ["<h1>shown · step 1</h1>", "Released", report, &id, "q_proj", "propose-update", "reef replay"] {
+            assert!(page.contains(part), "'{part}' in\n{page}");
+        }
+        assert!(policy.contains("default-src 'none'") && !page.contains("<script"), "{policy}");
+    }
     host.stop().await;
 }

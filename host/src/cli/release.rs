@@ -156,6 +156,9 @@ fn release_text(found: &Value) -> String {
     if let Some(replay) = found["replay"].as_str() {
         line(&mut out, "replay", replay);
     }
+    if let Some(page) = found["page"].as_str() {
+        line(&mut out, "page", page);
+    }
     out
 }
 

@@ -9,6 +9,7 @@ use super::chart::learning_curve;
 use super::course::{Course, StepView};
 use super::families::Difficulty;
 use super::scenario::{ListedRelease, metric};
+use crate::html::{escape, row, table};
 
 const TEMPLATE: &str = include_str!("page.html");
 /// Hex digits of a release id that are shown.
@@ -57,20 +58,6 @@ fn fill(values: &[(&str, String)]) -> String {
     }
     page.push_str(rest);
     page
-}
-
-/// Text that is safe between tags and in quoted attributes.
-pub fn escape(text: &str) -> Cow<'_, str> {
-    if !text.contains(['&', '<', '>', '"', '\'']) {
-        return Cow::Borrowed(text);
-    }
-    Cow::Owned(
-        text.replace('&', "&amp;")
-            .replace('<', "&lt;")
-            .replace('>', "&gt;")
-            .replace('"', "&quot;")
-            .replace('\'', "&#39;"),
-    )
 }
 
 fn family(course: &Course) -> String {
@@ -130,20 +117,6 @@ fn examples(course: &Course) -> String {
         format!("<p class=\"quiet\">System message: {}</p>", escape(&course.system))
     };
     format!("<h3>Held-out answers</h3>{system}{}", table("texts", &["Prompt", "Wanted", "Before", "After"], rows))
-}
-
-fn table(class: &str, heads: &[&str], rows: impl Iterator<Item = String>) -> String {
-    let heads: String = heads.iter().map(|head| format!("<th>{head}</th>")).collect();
-    format!(
-        "<div class=\"scroll\"><table class=\"{class}\"><thead><tr>{heads}</tr></thead><tbody>{}</tbody></table></div>",
-        rows.collect::<String>()
-    )
-}
-
-/// Cells are HTML already.
-fn row(cells: &[Cow<'_, str>]) -> String {
-    let cells: String = cells.iter().map(|cell| format!("<td>{cell}</td>")).collect();
-    format!("<tr>{cells}</tr>")
 }
 
 fn number(value: Option<f64>, digits: usize) -> Cow<'static, str> {

@@ -7,6 +7,7 @@ pub mod caller;
 pub mod connections;
 pub mod error;
 pub mod inference;
+pub mod page;
 pub mod params;
 pub mod recipe;
 pub mod releases;
@@ -84,6 +85,7 @@ pub fn router(parts: Parts) -> Router {
         .route("/records/{id}", get(scenarios::record))
         .route("/releases", get(releases::list))
         .route("/releases/{id}", get(releases::show))
+        .route("/releases/{id}/page", get(page::release))
         .route("/versions", get(releases::list))
         .route("/recipe", get(recipe::show).put(recipe::put))
         .route("/recipe/rollback", post(recipe::rollback))
@@ -91,7 +93,8 @@ pub fn router(parts: Parts) -> Router {
         .route("/promote", post(releases::promote))
         .route("/reject", post(releases::reject))
         .route("/steps", get(releases::steps))
-        .route("/steps/{n}", get(releases::step));
+        .route("/steps/{n}", get(releases::step))
+        .route("/steps/{n}/page", get(page::step));
     Router::new()
         .route(Dialect::Chat.path(), post(inference::chat_completions))
         .route(Dialect::Completions.path(), post(inference::completions))

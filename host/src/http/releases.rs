@@ -52,11 +52,12 @@ pub async fn show(
         ReleaseOrigin::Base | ReleaseOrigin::Rollback { .. } => None,
     };
     let replay = step.as_ref().map(|step| replay_command(tenant, scenario, step.step));
-    Ok(Json(json!({ "release": listed, "step": step, "replay": replay })))
+    let page = format!("/reef/scenarios/{scenario}/releases/{id}/page");
+    Ok(Json(json!({ "release": listed, "step": step, "replay": replay, "page": page })))
 }
 
 /// What a person types to do a step again.
-fn replay_command(tenant: &TenantId, scenario: &ScenarioName, step: u32) -> String {
+pub fn replay_command(tenant: &TenantId, scenario: &ScenarioName, step: u32) -> String {
     format!("reef replay --tenant {tenant} --scenario {scenario} {step}")
 }
 

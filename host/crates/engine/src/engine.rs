@@ -14,7 +14,7 @@ use tokio::sync::mpsc::Receiver;
 
 #[cfg(test)]
 use crate::adapter::Lora;
-use crate::adapter::{Adapter, LoraConfig};
+use crate::adapter::{Adapter, LoraConfig, PAIRS};
 use crate::chat::{ChatTemplate, ChatTurn};
 use crate::checkpoint::{Checkpoint, unsupported};
 use crate::error::EngineError;
@@ -278,6 +278,11 @@ impl Engine {
     pub fn adapter_from_files(&self, files: &[(String, Vec<u8>)]) -> Result<Arc<Adapter>, EngineError> {
         let read = PeftFiles::open(&self.0.shape, files)?;
         Ok(Arc::new(Adapter::new(&self.0.network, read.scale(), read.layers())?))
+    }
+
+    /// How much an adapter changes the model: the Frobenius norm of each delta, by block and `MODULES`.
+    pub fn adapter_norms(&self, files: &[(String, Vec<u8>)]) -> Result<Vec<[f64; PAIRS]>, EngineError> {
+        PeftFiles::open(&self.0.shape, files)?.norms()
     }
 
     /// An adapter that requests can carry: a copy of `lora`.

@@ -39,6 +39,7 @@ pub use frozen::Frozen;
 pub use guide::{Constraint, Guide, WHITE_SPACE};
 pub use model::{Architecture, Model, ModelConfig};
 pub use network::ServedWeights;
+pub use peft::MODULES;
 pub use sampler::Adjustments;
 pub use scheduler::{Event, Finish, FinishReason, Request, Token, Weights};
 pub use tool_calls::{AnswerParser, AnswerPiece, CallFormat};

@@ -8,7 +8,7 @@ use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
-use crate::adapter::{Lora, Pair, PlainLayer, PlainPair, RANK_MAX};
+use crate::adapter::{Lora, PAIRS, Pair, PlainLayer, PlainPair, RANK_MAX};
 use crate::error::EngineError;
 use crate::model::ModelConfig;
 use crate::quant::Quant;
@@ -19,7 +19,7 @@ pub const CONFIG_FILE: &str = "adapter_config.json";
 pub const WEIGHTS_FILE: &str = "adapter_model.safetensors";
 
 /// Modules of one block, in the order of `LayerLora::pairs`.
-const MODULES: [&str; 7] = [
+pub const MODULES: [&str; PAIRS] = [
     "self_attn.q_proj",
     "self_attn.k_proj",
     "self_attn.v_proj",
@@ -165,6 +165,27 @@ impl<'a> PeftFiles<'a> {
         })
     }
 
+    /// Frobenius norm of each pair's delta, (alpha / rank) · B · A, without computing it: ‖BA‖² = ⟨BᵀB, AAᵀ⟩.
+    pub fn norms(&self) -> Result<Vec<[f64; PAIRS]>, EngineError> {
+        let scale = f64::from(self.scale());
+        let norm = |PlainPair { rank, a, b }: &PlainPair| {
+            let input = a.len() / rank.max(&1);
+            let dot = |x: &mut dyn Iterator<Item = (&f32, &f32)>| -> f64 {
+                x.map(|(x, y)| f64::from(*x) * f64::from(*y)).sum()
+            };
+            let mut squared = 0.0;
+            for i in 0..*rank {
+                for j in 0..*rank {
+                    let (first, second) = (&a[i * input..][..input], &a[j * input..][..input]);
+                    let rows = b.chunks_exact(*rank);
+                    squared += dot(&mut first.iter().zip(second)) * dot(&mut rows.map(|row| (&row[i], &row[j])));
+                }
+            }
+            scale * squared.max(0.0).sqrt()
+        };
+        self.layers().map(|layer| Ok(layer?.each_ref().map(norm))).collect()
+    }
+
     fn pair(&self, layer: usize, pair: usize, [input, output]: [i64; 2]) -> Result<PlainPair, EngineError> {
         let module = MODULES.get(pair).copied().unwrap_or_default();
         let read = |factor, shape| read_matrix(&self.weights, &tensor_name(layer, module, factor), shape);
@@ -273,6 +294,22 @@ mod tests {
                 assert!(Lora::from_files(&model(), &damaged).is_err(), "{name} cut to {length}");
             }
             assert!(Lora::from_files(&model(), &files()[index..=index]).is_err());
+        }
+    }
+
+    #[test]
+    fn norms_are_those_of_the_products() {
+        let mut lora = Lora::init(&model(), &LoraConfig { rank: 2, alpha: 4.0, seed: 7 }).expect("init");
+        for (index, layer) in lora.layers.iter_mut().enumerate() {
+            layer.down.b = layer.down.b.full_like(0.5 + index as f64);
+        }
+        let (files, config) = (lora.to_files().expect("files"), model());
+        let norms = PeftFiles::open(&config, &files).expect("read").norms().expect("norms");
+        for (layer, norms) in lora.layers.iter().zip(norms) {
+            for (pair, norm) in layer.pairs().into_iter().zip(norms) {
+                let wanted = (pair.b.matmul(&pair.a) * lora.scale()).norm().double_value(&[]);
+                assert!((norm - wanted).abs() < 1e-5 * (1.0 + wanted), "{norm} {wanted}");
+            }
         }
     }
 
