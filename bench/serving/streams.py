@@ -76,21 +76,25 @@ def ask(endpoint: Endpoint, messages: Messages, tokens_max: int, gate: threading
         response = connection.getresponse()
         if response.status != 200:
             raise MeasureError(f"{endpoint.name} answered {response.status}: {response.read(500).decode(errors='replace')}")
+        # Events are read when all have come: the client shares the cores of the server that it measures.
+        events: list[tuple[float, bytes]] = []
         while line := response.readline():
             if line.startswith(b"data: {"):
-                note(stream, json.loads(line[6:]))
+                events.append((time.monotonic(), line))
+        stream.ended = time.monotonic()
     finally:
         connection.close()
-    stream.ended = time.monotonic()
+    for arrived, line in events:
+        note(stream, arrived, json.loads(line[6:]))
     if stream.completion_tokens == 0:
         raise MeasureError(f"{endpoint.name} ended a stream without saying how many tokens it has")
     return stream
 
 
-def note(stream: Stream, chunk: dict) -> None:
+def note(stream: Stream, arrived: float, chunk: dict) -> None:
     """Adds one event of the stream."""
     if any(choice.get("delta", {}).get("content") for choice in chunk.get("choices", [])):
-        stream.pieces.append(time.monotonic())
+        stream.pieces.append(arrived)
     if usage := chunk.get("usage"):
         stream.prompt_tokens = usage["prompt_tokens"]
         stream.completion_tokens = usage["completion_tokens"]

@@ -1,5 +1,5 @@
 //! Tokens per second of `Network::step` on random 4-bit weights of SmolLM2-135M's shape:
-//! `cargo run --release -p reef-cpu --example speed [threads]`.
+//! `cargo run --release -p reef-cpu --example speed [threads [streams]]`.
 #![expect(clippy::expect_used, reason = "a measurement ends where it cannot go on")]
 
 use std::convert::Infallible;
@@ -19,21 +19,25 @@ const LAYERS: usize = 30;
 const VOCABULARY: usize = 49_152;
 
 fn main() {
-    let threads = std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(2);
+    let argument = |place| std::env::args().nth(place).and_then(|number| number.parse().ok());
+    let (threads, only): (usize, Option<usize>) = (argument(1).unwrap_or(2), argument(2));
     let network = network();
     let adapter = adapter(&network);
     let pages = network.pages(4096);
     let mut work = Workspace::new(threads).expect("threads");
     println!("{threads} threads, {:.1} MB of weights a token", network.bytes() as f64 / 1e6);
-    for (streams, adapter) in
-        [(1, None), (1, Some(&adapter)), (8, None), (8, Some(&adapter)), (32, None), (32, Some(&adapter))]
-    {
+    let wanted = |streams: &&usize| only.is_none_or(|only| only == **streams);
+    let rows = [1, 8, 32].iter().filter(wanted).flat_map(|streams| [(*streams, None), (*streams, Some(&adapter))]);
+    for (streams, adapter) in rows {
         let rates: Vec<f64> = (0..5).map(|_| decode(&network, &mut work, &pages, streams, adapter)).collect();
         println!(
             "decode {streams:>2} streams{}: {:.1} tok/s",
             if adapter.is_some() { " LoRA" } else { "" },
             median(rates)
         );
+    }
+    if only.is_some() {
+        return;
     }
     let rates: Vec<f64> = (0..5).map(|_| prefill(&network, &mut work, &pages)).collect();
     println!("prefill 512: {:.1} tok/s", median(rates));

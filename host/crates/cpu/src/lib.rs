@@ -10,6 +10,7 @@ mod kv;
 mod linear;
 mod lora;
 mod matrix;
+mod memory;
 mod network;
 mod pool;
 mod product;

@@ -29,8 +29,8 @@ pub(crate) struct DeltaUp {
     pub rank: usize,
     /// For each part, where its numbers begin in the vector between the factors.
     pub offsets: Vec<usize>,
-    /// For each part, `[tile][rank][16]`.
-    pub tiles: Vec<Vec<f32>>,
+    /// For each part, `[tile][rank][16]`, as halves.
+    pub tiles: Vec<Vec<u16>>,
 }
 
 /// The deltas of one adapter on some tokens.

@@ -2,8 +2,11 @@
 //! The engine makes a `Matrix` from rows as a checkpoint has them; `product.rs` multiplies with it. Rows stand in
 //! tiles of 16 and within a tile by column, so that one load gives the same column of 16 rows.
 
+use std::ops::Range;
+
 use half::{bf16, f16};
 
+use crate::memory;
 use crate::product::PANEL;
 
 /// Rows of a tile.
@@ -178,18 +181,24 @@ impl Matrix {
         &self.form
     }
 
+    /// Where the weights and their scales are.
+    pub(crate) fn memory(&self) -> impl Iterator<Item = Range<usize>> + use<> {
+        let of = |scales: &Scales| match &scales.values {
+            ScaleValues::F16(values) => memory::range(values),
+            ScaleValues::F32(values) => memory::range(values),
+        };
+        let (weights, scales) = match &self.form {
+            Form::F32(values) => (memory::range(values), None),
+            Form::F16(values) | Form::Bf16(values) => (memory::range(values), None),
+            Form::Eight(quants, scales) => (memory::range(quants), Some(of(scales))),
+            Form::Four(quants, scales) => (memory::range(quants), Some(of(scales))),
+        };
+        std::iter::once(weights).chain(scales)
+    }
+
     /// Bytes of the weights.
     pub fn bytes(&self) -> usize {
-        let of = |scales: &Scales| match &scales.values {
-            ScaleValues::F16(values) => values.len() * 2,
-            ScaleValues::F32(values) => values.len() * 4,
-        };
-        match &self.form {
-            Form::F32(values) => values.len() * 4,
-            Form::F16(values) | Form::Bf16(values) => values.len() * 2,
-            Form::Eight(quants, scales) => quants.len() + of(scales),
-            Form::Four(quants, scales) => quants.len() + of(scales),
-        }
+        self.memory().map(|range| range.len()).sum()
     }
 
     /// One row as f32, into `out`, which has a place for each column.

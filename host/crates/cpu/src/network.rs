@@ -10,6 +10,7 @@ use crate::kv::{PAGE, Page, Pages, Shape};
 use crate::linear::{Fate, Linear};
 use crate::lora::{Factors, LowRank, deltas};
 use crate::matrix::Matrix;
+use crate::memory;
 use crate::pool::{Pool, room};
 use crate::product::Vectors;
 
@@ -53,6 +54,12 @@ pub struct Block {
     pub gate_up: Linear,
     /// Back to the model width.
     pub down: Linear,
+}
+
+impl Block {
+    fn linears(&self) -> [&Linear; 4] {
+        [&self.qkv, &self.o, &self.gate_up, &self.down]
+    }
 }
 
 /// A network. Immutable: threads share it.
@@ -137,7 +144,11 @@ impl Adapter {
                 None => return Ok(None),
             }
         }
-        Ok((served.len() == network.blocks.len()).then_some(Self(served)))
+        if served.len() != network.blocks.len() {
+            return Ok(None);
+        }
+        memory::use_huge_pages(served.iter().flatten().flat_map(LowRank::memory));
+        Ok(Some(Self(served)))
     }
 }
 
@@ -162,7 +173,9 @@ impl Network {
         }
         let angles = (0..config.context).flat_map(|position| config.rotations.iter().map(move |r| position as f64 * r));
         let rope = angles.map(|angle| (angle.cos() as f32, angle.sin() as f32)).collect();
-        Ok(Self { config, embedding, blocks, norm, head, rope })
+        let network = Self { config, embedding, blocks, norm, head, rope };
+        memory::use_huge_pages(network.matrices().flat_map(Matrix::memory));
+        Ok(network)
     }
 
     fn low_ranks(&self, factors: &[Option<Factors>; 7]) -> Option<[LowRank; 4]> {
@@ -189,9 +202,13 @@ impl Network {
 
     /// Bytes of the weights that a step of one token reads.
     pub fn bytes(&self) -> usize {
-        let of = |linear: &Linear| linear.parts().iter().map(Matrix::bytes).sum::<usize>();
-        let block = |block: &Block| of(&block.qkv) + of(&block.o) + of(&block.gate_up) + of(&block.down);
-        self.blocks.iter().map(block).sum::<usize>() + of(&self.head)
+        let blocks = self.blocks.iter().flat_map(Block::linears);
+        blocks.chain([&*self.head]).flat_map(Linear::parts).map(Matrix::bytes).sum()
+    }
+
+    fn matrices(&self) -> impl Iterator<Item = &Matrix> {
+        let blocks = self.blocks.iter().flat_map(Block::linears);
+        blocks.chain([&*self.embedding, &*self.head]).flat_map(Linear::parts)
     }
 
     /// At most `max` pages for this network.

@@ -3,6 +3,8 @@
 //! tile is first written out as f32. Both add in the order of the columns, so a sum is the same bit for bit.
 #![expect(unsafe_code, reason = "the vector loops take pointers; lengths are asserted before each call")]
 
+use half::f16;
+
 use crate::matrix::{Form, Matrix, TILE};
 use crate::pool::room;
 
@@ -89,15 +91,54 @@ pub(crate) fn tiles_times(
     portable(matrix, (first, count), x, out);
 }
 
-/// All f32 tiles `[tile][column][16]` of `tiles` times `x`; `out[tile][vector][16]`.
-pub(crate) fn single_times(tiles: &[f32], x: Vectors<'_>, out: &mut [f32]) {
+/// Weights that need no scales: f32, or halves as their bits.
+pub(crate) trait Plain: Copy {
+    /// What the loops read them through.
+    #[cfg(target_arch = "x86_64")]
+    type Tile: crate::avx2::Tile;
+
+    #[cfg(target_arch = "x86_64")]
+    fn tile(at: *const Self) -> Self::Tile;
+
+    fn value(self) -> f32;
+}
+
+impl Plain for f32 {
+    #[cfg(target_arch = "x86_64")]
+    type Tile = crate::avx2::F32;
+
+    #[cfg(target_arch = "x86_64")]
+    fn tile(at: *const Self) -> Self::Tile {
+        crate::avx2::F32(at)
+    }
+
+    fn value(self) -> f32 {
+        self
+    }
+}
+
+impl Plain for u16 {
+    #[cfg(target_arch = "x86_64")]
+    type Tile = crate::avx2::Half<false>;
+
+    #[cfg(target_arch = "x86_64")]
+    fn tile(at: *const Self) -> Self::Tile {
+        crate::avx2::Half(at)
+    }
+
+    fn value(self) -> f32 {
+        f16::from_bits(self).to_f32()
+    }
+}
+
+/// All tiles `[tile][column][16]` times `x`; `out[tile][vector][16]`.
+pub(crate) fn single_times<N: Plain>(tiles: &[N], x: Vectors<'_>, out: &mut [f32]) {
     let (size, wide) = (x.length * TILE, x.count * TILE);
     let count = tiles.len() / size.max(1);
     assert!(out.len() >= count * wide);
     #[cfg(target_arch = "x86_64")]
     if crate::avx2::available() {
-        use crate::avx2::F32;
-        let tile = |index: usize| F32(tiles[index * size..].as_ptr());
+        let tile = |index: usize| N::tile(tiles[index * size..].as_ptr());
         let mut done = 0;
         while done < count {
             let out = &mut out[done * wide..];
@@ -122,7 +163,7 @@ pub(crate) fn single_times(tiles: &[f32], x: Vectors<'_>, out: &mut [f32]) {
         for (m, sums) in out.chunks_exact_mut(TILE).enumerate() {
             sums.fill(0.0);
             for (column, x) in tile.chunks_exact(TILE).zip(x.at(m)) {
-                sums.iter_mut().zip(column).for_each(|(sum, weight)| *sum += weight * x);
+                sums.iter_mut().zip(column).for_each(|(sum, weight)| *sum += weight.value() * x);
             }
         }
     }
