@@ -364,7 +364,10 @@ mod tests {
             scores,
             "as far as they were asked"
         );
-        assert!(heard_scores(&recorded(), "served", [0..2].into_iter()).is_empty(), "other tasks than were asked for");
+        assert!(
+            heard_scores(&recorded(), "served", std::iter::once(0..2)).is_empty(),
+            "other tasks than were asked for"
+        );
         models.held_out_scores("served", 1, 1).expect("scores");
         assert_eq!(playback.divergence(), None);
     }
