@@ -162,6 +162,11 @@ pub struct TrainingSection {
     pub step_seconds_max: u64,
     /// Samples that one selection sees.
     pub pool_max: u32,
+    /// Steps between two checks that the head still scores on the held-out tasks what it did when it was released;
+    /// 0 = never.
+    pub recheck_every: u32,
+    /// Roll back when a check shows that it does not; else only alarm.
+    pub recheck_rollback: bool,
 }
 
 /// Limits of the HTTP side.
@@ -247,7 +252,7 @@ impl Default for ScenarioSection {
             default: default_scenario(),
             training_mode: TrainingMode::Auto,
             max_staleness: 4,
-            gate: Gate::NonInferiority { margin: 0.05 },
+            gate: Gate::non_inferiority(0.05),
         }
     }
 }
@@ -259,7 +264,7 @@ fn default_scenario() -> ScenarioName {
 
 impl Default for TrainingSection {
     fn default() -> Self {
-        Self { share: 0.5, step_seconds_max: 1800, pool_max: 1024 }
+        Self { share: 0.5, step_seconds_max: 1800, pool_max: 1024, recheck_every: 0, recheck_rollback: false }
     }
 }
 

@@ -305,6 +305,8 @@ fn workshop(
             .map_err(|error| StartError::Other(format!("the trainer thread cannot start: {error}")))?,
         lora: config.engine.lora,
         share: config.training.share,
+        recheck_every: training.recheck_every,
+        recheck_rollback: training.recheck_rollback,
         step_max: Duration::from_secs(config.training.step_seconds_max),
         turn: Arc::new(Semaphore::new(1)),
         environment,

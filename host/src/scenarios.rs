@@ -53,6 +53,8 @@ pub struct LearnerStatus {
     pub waiting: Option<String>,
     /// The last fault; cleared by the next success.
     pub last_error: Option<String>,
+    /// What a check of the head found; cleared by the next one that finds nothing.
+    pub regression: Option<String>,
     /// Held-out tasks that measure candidates; none = releases are not measured.
     pub held_out: usize,
     /// Milliseconds since the epoch until which the recipe is quarantined.

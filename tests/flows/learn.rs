@@ -138,6 +138,7 @@ async fn a_refused_candidate_leaves_serving_untouched_and_is_recorded_with_its_r
     assert_eq!(step["kind"], "rejected", "{step}");
     assert!(step["reason"].as_str().unwrap().contains("min-improvement 1"), "{step}");
     assert!(step["metrics"]["held_out_served"].is_number(), "{step}");
+    assert_eq!((&step["gate"]["pass"], &step["gate"]["evidence"]["tasks"]), (&json!(false), &json!(4)), "{step}");
     let status = caller.status().await;
     assert_eq!(status["head"]["sequence"], 0);
     assert_eq!(status["consumed"], 4);

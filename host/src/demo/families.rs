@@ -77,7 +77,7 @@ pub fn all() -> Vec<Family> {
         minutes_max: 4.0,
         test_tasks: 100,
         gate_tasks: 24,
-        gate: Gate::NonInferiority { margin: 0.1 },
+        gate: Gate::non_inferiority(0.1),
         recipe_config: json!({ "policy_lr": 5e-4, "critic_lr": 5e-3, "critic_warmup_steps": 1 }),
     };
     let harder = |name, system, task| Family {

@@ -286,6 +286,7 @@ pub fn step(number: u32, parent: ReleaseId, batch: Vec<RecordId>, outcome: StepO
         calls: vec![call],
         traceparent: None,
         candidate: None,
+        gate: None,
         outcome,
     }
 }

@@ -105,7 +105,7 @@ pub async fn status(State(operations): State<Operations>, caller: Caller) -> Res
 }
 
 /// What an operator should know without having asked.
-fn alarms(learner: &LearnerStatus, learns: bool) -> Vec<&'static str> {
+fn alarms(learner: &LearnerStatus, learns: bool) -> Vec<&str> {
     let mut alarms = Vec::new();
     if learns && learner.held_out == 0 {
         alarms.push("no held-out tasks: candidates are released without being measured");
@@ -113,6 +113,7 @@ fn alarms(learner: &LearnerStatus, learns: bool) -> Vec<&'static str> {
     if learner.quarantined_until_ms.is_some() {
         alarms.push("the recipe is quarantined");
     }
+    alarms.extend(learner.regression.as_deref());
     alarms
 }
 

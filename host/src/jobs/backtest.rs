@@ -370,6 +370,7 @@ impl<'a> Walk<'a> {
             calls: Vec::new(),
             traceparent: None,
             candidate: None,
+            gate: None,
             outcome: StepOutcome::Running,
         }
     }

@@ -77,7 +77,7 @@ pub struct Binding {
     pub content: Option<ContentId>,
 }
 
-/// Paired scores that were measured in a step, for the operator's gate.
+/// Scores that were measured in a step: no task is asked twice.
 #[derive(Debug, Clone, Default)]
 pub struct Measured(Arc<Mutex<HashMap<&'static str, BTreeMap<usize, f64>>>>);
 
@@ -85,13 +85,6 @@ impl Measured {
     /// Scores of one binding by task.
     pub fn scores(&self, binding: &str) -> BTreeMap<usize, f64> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(binding).cloned().unwrap_or_default()
-    }
-
-    /// Scores of two bindings on the tasks that both answered, in task order.
-    pub fn paired(&self, candidate: &str, incumbent: &str) -> (Vec<f64>, Vec<f64>) {
-        let scores = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (Some(new), Some(old)) = (scores.get(candidate), scores.get(incumbent)) else { return Default::default() };
-        new.iter().filter_map(|(task, score)| old.get(task).map(|other| (*score, *other))).unzip()
     }
 }
 
@@ -159,27 +152,41 @@ impl StepModels {
         Ok(counts.into_iter().map(|drawn| answers.by_ref().take(drawn).collect()).collect())
     }
 
-    /// Answers several prompts together, so that the engine batches them.
-    fn answer(&mut self, prompts: Vec<Prompt>, weights: &Weights) -> Result<Vec<Completion>, ModelsError> {
-        let (engine, weights) = (self.engine.clone(), weights.clone());
-        let read: usize = prompts.iter().map(|prompt| prompt.ids.len()).sum();
-        let answers = self.runtime.block_on(async move {
-            let mut answers = Vec::with_capacity(prompts.len());
+    /// Answers several prompts together, so that the engine batches them: what came, by prompt, and the first failure,
+    /// after which no further wave is asked.
+    fn answer(&mut self, prompts: &[Prompt], weights: &Weights) -> (Vec<Option<Completion>>, Option<ModelsError>) {
+        let (engine, mut answers, mut failure) = (self.engine.clone(), Vec::with_capacity(prompts.len()), None);
+        self.runtime.block_on(async {
             for wave in prompts.chunks(WAVE) {
                 let mut running = Vec::with_capacity(wave.len());
                 for prompt in wave {
-                    running.push(admit(&engine, prompt, &weights).await?);
+                    match admit(&engine, prompt, weights).await {
+                        Ok(events) => running.push(events),
+                        Err(error) => {
+                            failure = Some(error);
+                            break;
+                        }
+                    }
                 }
                 for events in running {
-                    answers.push(collect(events).await?);
+                    match collect(events).await {
+                        Ok(answer) => answers.push(Some(answer)),
+                        Err(error) => {
+                            answers.push(None);
+                            failure = failure.take().or(Some(error));
+                        }
+                    }
+                }
+                if failure.is_some() {
+                    break;
                 }
             }
-            Ok::<_, ModelsError>(answers)
-        })?;
-        let drawn = answers.iter().fold(0_u32, |sum, answer| sum.saturating_add(answer.tokens));
+        });
+        let read: usize = prompts.iter().take(answers.len()).map(|prompt| prompt.ids.len()).sum();
+        let drawn = answers.iter().flatten().fold(0_u32, |sum, answer| sum.saturating_add(answer.tokens));
         self.spent.prompt_tokens = self.spent.prompt_tokens.saturating_add(count(read));
         self.spent.answer_tokens = self.spent.answer_tokens.saturating_add(drawn);
-        Ok(answers)
+        (answers, failure)
     }
 }
 
@@ -278,7 +285,11 @@ impl Models for StepModels {
                 });
             }
         }
-        let mut answers = self.answer(prompts, &weights)?.into_iter();
+        let (answers, failure) = self.answer(&prompts, &weights);
+        if let Some(failure) = failure {
+            return Err(failure);
+        }
+        let mut answers = answers.into_iter().flatten();
         Ok(counts.into_iter().map(|drawn| answers.by_ref().take(drawn).collect()).collect())
     }
 
@@ -305,7 +316,7 @@ impl Models for StepModels {
         let mut scores = self.kept(&binding, range.clone());
         let missing: Vec<usize> = range.clone().filter(|task| !scores.contains_key(task)).collect();
         self.spend(missing.len())?;
-        let prompts = missing
+        let prompts: Vec<Prompt> = missing
             .iter()
             .filter_map(|task| tasks.get(task - range.start))
             .map(|(prompt, task)| Prompt {
@@ -315,13 +326,17 @@ impl Models for StepModels {
                 stop: Vec::new(),
             })
             .collect();
-        let answers = self.answer(prompts, &binding.weights)?;
+        let (answers, failure) = self.answer(&prompts, &binding.weights);
         for (index, answer) in missing.iter().zip(&answers) {
-            if let Some((_, task)) = tasks.get(index - range.start) {
+            if let (Some((_, task)), Some(answer)) = (tasks.get(index - range.start), answer) {
                 scores.insert(*index, task.grader.grade(&answer.text, &task.answer));
             }
         }
+        // What came before a failure is kept, so that asking for the rest again is cheap.
         self.keep(&binding, &scores);
+        if let Some(failure) = failure {
+            return Err(failure);
+        }
         Ok(range.filter_map(|task| scores.get(&task).copied()).collect())
     }
 }

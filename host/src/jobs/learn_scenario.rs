@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use reef_core::{HeldOutTask, RecordId, ReleaseId, ReleaseOrigin, Sample, Step, StepOutcome, sha256_hex};
+use reef_core::{HeldOutTask, RecordId, ReleaseId, ReleaseOrigin, Sample, Step, StepOutcome, recheck_due, sha256_hex};
 use reef_sandbox::{Blame, Call, Choice, Context, Fault, FaultKind, PoolSample, Quarantine, Selection};
 use reef_store::{Commit, PoolEntry, RecordedStep, StepInputs, TrainingMode};
 use tracing::Instrument;
@@ -14,6 +14,7 @@ use tracing::Instrument;
 use super::exchange_recipe::ExchangeError;
 use super::held_out::{HeldOut, ScoreCache};
 use super::ingest_live::ingest_live;
+use super::recheck_head::recheck_head;
 use super::run_step::{Ended, StepError, Work, Workshop, context, guest_state, recorded_state, run_step};
 use crate::clock::now_ms;
 use crate::scenarios::Scenario;
@@ -297,6 +298,7 @@ impl Learner {
             calls: Vec::new(),
             traceparent: None,
             candidate: None,
+            gate: None,
             outcome: StepOutcome::Running,
         })
     }
@@ -379,7 +381,7 @@ impl Learner {
             status.waiting = None;
         });
         let number = step.step;
-        let samples = Arc::new(samples);
+        let (samples, tasks) = (Arc::new(samples), Arc::clone(&held_out.0));
         let work = Work { scenario: Arc::clone(&self.scenario), step, samples, state, inputs, held_out };
         let ended = run_step(&self.workshop, work).instrument(span).await;
         self.scenario.set_status(|status| status.running = false);
@@ -403,6 +405,9 @@ impl Learner {
                 self.succeeded();
                 if stained {
                     self.remember().await?;
+                }
+                if recheck_due(number, self.workshop.recheck_every) {
+                    recheck_head(&self.workshop, &self.scenario, &tasks).await?;
                 }
             }
         }

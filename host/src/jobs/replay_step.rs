@@ -6,18 +6,17 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use reef_core::{
-    CallReport, Gate, GateDecision, RecordId, ScenarioName, Step, StepOutcome, TenantId, gate_decision, sha256_hex,
-};
+use reef_core::{CallReport, Gate, GateDecision, RecordId, ScenarioName, Step, StepOutcome, TenantId, sha256_hex};
 use reef_engine::{Engine, LoraConfig};
-use reef_sandbox::{Call, Capability, Context, Decision, Fault, Models, Outcome, PoolSample, Proposal, Recipe};
+use reef_sandbox::{Call, Capability, Context, Decision, Fault, Outcome, PoolSample, Proposal, Recipe};
 use reef_store::{Environment, RecordedStep, StepInputs, StepTranscript};
 use serde::Serialize;
 
+use super::gate_candidate::{Gated, gate_candidate, gated};
 use super::guest_reads::GuestReads;
 use super::learn_scenario::{chosen, seed, state_of};
 use super::rerun::{Folder, Proposer, engine, load, sandbox};
-use super::run_step::{CRITIC_STATE, HEAD_MOVED, UNMEASURED, gated, guest_state};
+use super::run_step::{CRITIC_STATE, HEAD_MOVED, guest_state};
 use super::transcript::{Playback, content_of};
 use crate::config::Config;
 use crate::error::StartError;
@@ -296,9 +295,10 @@ impl Replay {
                 match verdict.decision {
                     Decision::Reject => format!("rejected: {}", verdict.reason),
                     Decision::Hold => format!("held: {}", verdict.reason),
-                    Decision::Promote => match gated(&verdict, self.gate(&playback)) {
-                        Ok(reason) => format!("released: {reason}"),
-                        Err(reason) => format!("rejected: {reason}"),
+                    Decision::Promote => match gated(&verdict, &self.gate(&playback)) {
+                        Gated::Release(reason) => format!("released: {reason}"),
+                        Gated::Reject(reason) => format!("rejected: {reason}"),
+                        Gated::Undecided(reason) => format!("failed: {reason}"),
                     },
                 }
             }
@@ -312,18 +312,9 @@ impl Replay {
         decision
     }
 
-    fn gate(&mut self, playback: &Playback) -> GateDecision {
+    fn gate(&self, playback: &Playback) -> GateDecision {
         let gate = self.transcript.gate.unwrap_or(Gate::Always);
-        let tasks = self.transcript.held_out.0;
-        if tasks > 0 && !matches!(gate, Gate::Always) {
-            let mut models = playback.clone();
-            let mut measured = |binding| models.held_out_scores(binding, 0, tasks).is_ok();
-            if !(measured("candidate") && measured("served")) {
-                return GateDecision { pass: false, reason: UNMEASURED.to_owned() };
-            }
-        }
-        let (new, old) = playback.paired("candidate", "served");
-        gate_decision(gate, &new, &old)
+        gate_candidate(gate, Some(&mut playback.clone()), self.transcript.held_out.0)
     }
 
     /// Decision and state, unless the step ended for a reason that lies outside the recipe.

@@ -8,20 +8,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use reef_core::{
-    CallReport, Gate, GateDecision, Release, ReleaseManifest, ReleaseOrigin, Step, StepOutcome, Surface, gate_decision,
-    sha256_hex,
+    CallReport, Gate, GateDecision, Release, ReleaseManifest, ReleaseOrigin, Step, StepOutcome, Surface, sha256_hex,
 };
 use reef_engine::train::CRITIC_FILE;
 use reef_engine::{Engine, Weights};
 use reef_release::ReleaseFile;
 use reef_sandbox::{
     Call, Context, Decision, Fault, FaultKind, HOST_STATE_PREFIX, Models, Outcome, PoolSample, Proposal, Recipe,
-    Training, Verdict,
+    Training,
 };
 use reef_store::{Bytes, Commit, Environment, STATE_WRITER_KEY, StepInputs, StepTranscript, Store};
 
 use super::bound_models::BoundModels;
 use super::exchange_recipe::Exchange;
+use super::gate_candidate::{CANDIDATE, Gated, SERVED, gate_candidate, gated};
 use super::held_out::{Binding, HeldOut, Measured, ScoreCache, StepModels};
 use super::trainer_thread::{Abort, Files, Start, StepTraining, TrainerThread};
 use super::transcript::{Recorder, Recording, content_of};
@@ -34,9 +34,6 @@ pub const CRITIC_STATE: &str = "reef.critic";
 
 /// Why a step ends when somebody else minted a release meanwhile.
 pub const HEAD_MOVED: &str = "the head moved while the step ran; its samples go back to the pool";
-
-/// Why the gate refuses a candidate that it could not compare.
-pub const UNMEASURED: &str = "the held-out tasks could not be measured";
 
 /// What every step of a process shares.
 #[derive(Debug, Clone)]
@@ -55,6 +52,10 @@ pub struct Workshop {
     pub lora: reef_engine::LoraConfig,
     /// Share of wall time while requests run.
     pub share: f64,
+    /// Steps between two checks of the head; 0 = never.
+    pub recheck_every: u32,
+    /// Roll back when a check shows that the head has become worse.
+    pub recheck_rollback: bool,
     /// A step that takes longer is aborted.
     pub step_max: Duration,
     /// One step trains at a time; the others wait their turn.
@@ -208,12 +209,8 @@ impl Run<'_> {
     async fn judge(&mut self, candidate: u32, files: Files, weights: Weights) -> Decided {
         let served = self.work.scenario.served();
         let bindings = vec![
-            Binding { name: "candidate", weights: weights.clone(), content: None },
-            Binding {
-                name: "served",
-                weights: served.weights.clone(),
-                content: Some(served.release.content_id.clone()),
-            },
+            Binding { name: CANDIDATE, weights: weights.clone(), content: None },
+            Binding { name: SERVED, weights: served.weights.clone(), content: Some(served.release.content_id.clone()) },
             Binding { name: "base", weights: Weights::Base, content: None },
         ];
         let (held_out, cache) = self.work.held_out.clone();
@@ -238,31 +235,28 @@ impl Run<'_> {
         match verdict.decision {
             Decision::Reject => Decided::Reject(verdict.reason),
             Decision::Hold => Decided::Hold { files, reason: verdict.reason },
-            Decision::Promote => match gated(&verdict, self.gate(models, held_out.len()).await) {
-                Ok(reason) => Decided::Release { files, weights, reason },
-                Err(reason) => Decided::Reject(reason),
+            Decision::Promote => match gated(&verdict, &self.gate(models, held_out.len()).await) {
+                Gated::Release(reason) => Decided::Release { files, weights, reason },
+                Gated::Reject(reason) => Decided::Reject(reason),
+                Gated::Undecided(reason) => Decided::Fail(reason, None),
             },
         }
     }
 
-    /// Compares every held-out task, whatever the recipe chose to look at: what is scored already is not asked again.
+    /// Asks the operator's gate; its answer is stored with the step.
     async fn gate(&mut self, models: Option<Box<dyn Models>>, tasks: usize) -> GateDecision {
         let settings = self.work.scenario.settings();
         let gate = settings.gate.or(self.workshop.scenarios.defaults().gate).unwrap_or(Gate::Always);
         self.gate = Some(gate);
-        if tasks > 0 && !matches!(gate, Gate::Always) {
-            let count = u32::try_from(tasks).unwrap_or(u32::MAX);
-            let measure = move || {
-                let mut models = models?;
-                let mut measured = |binding| models.held_out_scores(binding, 0, count).is_ok();
-                (measured("candidate") && measured("served")).then_some(())
-            };
-            if tokio::task::spawn_blocking(measure).await.ok().flatten().is_none() {
-                return GateDecision { pass: false, reason: UNMEASURED.to_owned() };
-            }
-        }
-        let (new, old) = self.measured.paired("candidate", "served");
-        gate_decision(gate, &new, &old)
+        let tasks = u32::try_from(tasks).unwrap_or(u32::MAX);
+        let ask = move || {
+            let mut models = models;
+            gate_candidate(gate, models.as_mut().map(|models| models.as_mut() as &mut dyn Models), tasks)
+        };
+        let asked = tokio::task::spawn_blocking(ask).await;
+        let decision = asked.unwrap_or_else(|_| GateDecision::undecided("undecided: the work on it was interrupted"));
+        self.work.step.gate = Some(decision.clone());
+        decision
     }
 
     fn call(&self, training: Option<Box<dyn Training>>, models: Option<Box<dyn Models>>) -> Call {
@@ -416,7 +410,7 @@ impl Run<'_> {
         cache
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .insert(release.content_id.clone(), self.measured.scores("candidate"));
+            .insert(release.content_id.clone(), self.measured.scores(CANDIDATE));
         self.workshop.scenarios.weights().keep(release.release_id.clone(), weights.clone());
         let traceparent = telemetry::traceparent(&tracing::Span::current());
         let id = release.release_id.clone();
@@ -426,14 +420,6 @@ impl Run<'_> {
         if let Err(error) = self.workshop.scenarios.align_ref(&scenario.key, &id).await {
             tracing::warn!(%error, release.id = %id, "release.align_ref");
         }
-    }
-}
-
-/// Why a candidate that the recipe promotes is released, or why it is not: the gate has the last word.
-pub fn gated(verdict: &Verdict, gate: GateDecision) -> Result<String, String> {
-    match gate {
-        GateDecision { pass: true, reason } => Ok(format!("{}; {reason}", verdict.reason)),
-        GateDecision { pass: false, reason } => Err(format!("refused by the operator's gate: {reason}")),
     }
 }
 

@@ -4,13 +4,18 @@
 #![deny(missing_docs)]
 
 mod evaluation;
+mod gate;
 mod name;
 mod record;
 mod release;
 mod sample;
 mod step;
 
-pub use evaluation::{Gate, GateDecision, Grader, HeldOutTask, Message, gate_decision};
+pub use evaluation::{Grader, HeldOutTask, Message};
+pub use gate::{
+    ALPHA_MAX, ALPHA_MIN, Evidence, FAILED_SHARE_MAX, Gate, GateDecision, Interval, Measurement, Method, PAIRS_MAX,
+    Progress, Recheck, Sequential, SequentialPlan, Tested, gate_decision, recheck, recheck_due,
+};
 pub use name::{ContentId, InvalidName, RecordId, ReleaseId, ScenarioName, Tag, TenantId, sha256_hex};
 pub use record::{Inference, LIVE_REPORT_PREFIX, RecordStatus, ReleaseSpan, Report, ReportError, Sampling, TokenTrace};
 pub use release::{Release, ReleaseManifest, ReleaseOrigin, Surface};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ContentId, RecordId, ReleaseId};
+use crate::{ContentId, GateDecision, RecordId, ReleaseId};
 
 /// How a step ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -95,6 +95,9 @@ pub struct Step {
     /// Content of the candidate that the recipe proposed, whatever became of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub candidate: Option<ContentId>,
+    /// What the operator's gate said of the candidate, with its numbers; none = it was not asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gate: Option<GateDecision>,
     /// How it ended.
     #[serde(flatten)]
     pub outcome: StepOutcome,

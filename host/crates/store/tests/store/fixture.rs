@@ -110,6 +110,7 @@ pub fn step(number: u32, parent: &Release, batch: &[&str]) -> Step {
         calls: Vec::new(),
         traceparent: None,
         candidate: None,
+        gate: None,
         outcome: StepOutcome::Running,
     }
 }

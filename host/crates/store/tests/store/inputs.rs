@@ -33,7 +33,7 @@ fn transcript() -> StepTranscript {
     };
     StepTranscript {
         environment: Environment { threads: 2, share: 0.5, lora: json!({ "rank": 16 }), ..Environment::default() },
-        gate: Some(Gate::NonInferiority { margin: 1.0 / 3.0 }),
+        gate: Some(Gate::non_inferiority(1.0 / 3.0)),
         held_out: (2, "1".repeat(64)),
         calls: vec![call(Ok(json!([0.1 + 0.2, 1.0]))), call(Err(json!(["budget", "enough"])))],
         complete: true,

@@ -11,7 +11,7 @@ fn settings() -> ScenarioSettings {
         training_mode: TrainingMode::Manual,
         max_staleness: 9,
         recipe_config: json!({ "lr": 0.1 + 0.2, "text": "'; \"\u{0}" }).as_object().expect("object").clone(),
-        gate: Some(Gate::NonInferiority { margin: 1.0 / 3.0 }),
+        gate: Some(Gate::non_inferiority(1.0 / 3.0)),
     }
 }
 
