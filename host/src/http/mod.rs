@@ -8,6 +8,7 @@ pub mod error;
 pub mod inference;
 pub mod params;
 pub mod recipe;
+pub mod redaction;
 pub mod releases;
 pub mod report;
 pub mod scenarios;

@@ -32,11 +32,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     ];
     for (name, text) in cases {
         let rounds = ((64_usize << 20) / text.len()).clamp(3, 4096);
-        let began = Instant::now();
-        for _ in 0..rounds {
+        let once = || {
+            let began = Instant::now();
             black_box(redactor.redact_text(black_box(&text)));
-        }
-        let each = began.elapsed().as_secs_f64() / rounds as f64;
+            began.elapsed().as_secs_f64()
+        };
+        // The best round is the one in which no other program had the core.
+        let each = (0..rounds).map(|_| once()).fold(f64::INFINITY, f64::min);
         println!("{name}: {:.1} us, {:.0} MB/s", each * 1e6, text.len() as f64 / each / 1e6);
     }
     Ok(())

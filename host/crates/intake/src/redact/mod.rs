@@ -1,5 +1,6 @@
 //! Redaction: secrets are taken out of everything that is stored, before it is stored.
-//! One automaton of all patterns looks at each text once; only the patterns that it names look again for where. What is
+//! One automaton of all patterns asks whether there is anything at all, and where there is, a second one which of them
+//! it is; only those look for the place. What is
 //! taken out leaves its kind behind, `[redacted:github-token]`, and texts that have none are not copied. It is a guard
 //! against accidents, not against a person who hides a key on purpose: a key cut in two, or encoded, is not found.
 //!
@@ -20,7 +21,7 @@ mod walk;
 use std::borrow::Cow;
 use std::ops::Range;
 
-use regex::{Regex, RegexSet, RegexSetBuilder};
+use regex::{Regex, RegexBuilder, RegexSet, RegexSetBuilder};
 
 pub use self::config::{ConfigError, OperatorPattern, RedactionConfig};
 pub use self::counts::Counts;
@@ -44,12 +45,20 @@ struct Rule {
     check: Check,
 }
 
+/// Kinds that are looked for together.
+#[derive(Debug)]
+struct Group {
+    /// Is there anything? `None`: the set is asked at once.
+    any: Option<Regex>,
+    set: RegexSet,
+    rules: Vec<Rule>,
+}
+
 /// Finds secrets and takes them out. Made once; used by all requests at the same time.
 #[derive(Debug)]
 pub struct Redactor {
     enabled: bool,
-    /// The built-in kinds, and apart from them the operator's, whose patterns may be slow.
-    groups: Vec<(RegexSet, Vec<Rule>)>,
+    groups: Vec<Group>,
     names: bool,
 }
 
@@ -65,9 +74,13 @@ impl Redactor {
                 Regex::new(&ascii(built_in.pattern)).map_err(|error| ConfigError::Together(error.to_string()))?;
             rules.push(Rule { kind: Cow::Borrowed(built_in.kind), regex, check: built_in.check });
         }
+        // Names like `key` stand in many texts that hold no secret; these do not trouble the rest. The operator's
+        // patterns may be slow, and may name their groups alike.
+        let (names, issued) = rules.into_iter().partition(|rule: &Rule| rule.check == Check::Assignment);
         let own = own.into_iter().map(|(name, regex)| Rule { kind: Cow::Owned(name), regex, check: Check::Shape });
-        let groups = [rules, own.collect()].into_iter().filter(|rules| !rules.is_empty()).map(group);
-        Ok(Self { enabled: config.enabled, groups: groups.collect::<Result<_, _>>()?, names: !kept(NAMED_SECRET) })
+        let groups = [Group::new(issued, true)?, Group::new(names, false)?, Group::new(own.collect(), false)?];
+        let groups = groups.into_iter().filter(|group| !group.rules.is_empty()).collect();
+        Ok(Self { enabled: config.enabled, groups, names: !kept(NAMED_SECRET) })
     }
 
     /// The text without its secrets, and what was taken out.
@@ -89,11 +102,7 @@ impl Redactor {
             return Vec::new();
         }
         let mut spans = Vec::new();
-        for (set, rules) in &self.groups {
-            for rule in set.matches(text).into_iter().filter_map(|index| rules.get(index)) {
-                rule.find(text, &mut spans);
-            }
-        }
+        self.groups.iter().for_each(|group| group.find(text, &mut spans));
         merged(spans)
     }
 }
@@ -103,10 +112,27 @@ fn ascii(pattern: &str) -> String {
     format!("(?-u:{pattern})")
 }
 
-fn group(rules: Vec<Rule>) -> Result<(RegexSet, Vec<Rule>), ConfigError> {
-    let patterns = rules.iter().map(|rule| rule.regex.as_str());
-    let set = RegexSetBuilder::new(patterns).size_limit(SET_BYTES_MAX).dfa_size_limit(AUTOMATON_BYTES_MAX).build();
-    Ok((set.map_err(|error| ConfigError::Together(error.to_string()))?, rules))
+impl Group {
+    fn new(rules: Vec<Rule>, gated: bool) -> Result<Self, ConfigError> {
+        let together = |error: regex::Error| ConfigError::Together(error.to_string());
+        let patterns: Vec<&str> = rules.iter().map(|rule| rule.regex.as_str()).collect();
+        let any = RegexBuilder::new(&patterns.join("|"))
+            .size_limit(SET_BYTES_MAX)
+            .dfa_size_limit(AUTOMATON_BYTES_MAX)
+            .build();
+        let set = RegexSetBuilder::new(&patterns).size_limit(SET_BYTES_MAX).dfa_size_limit(AUTOMATON_BYTES_MAX).build();
+        Ok(Self { any: gated.then_some(any).transpose().map_err(together)?, set: set.map_err(together)?, rules })
+    }
+
+    fn find<'g>(&'g self, text: &str, spans: &mut Vec<(Range<usize>, &'g str)>) {
+        if let [only] = self.rules.as_slice() {
+            return only.find(text, spans);
+        }
+        if self.any.as_ref().is_none_or(|any| any.is_match(text)) {
+            let found = self.set.matches(text);
+            found.iter().filter_map(|index| self.rules.get(index)).for_each(|rule| rule.find(text, spans));
+        }
+    }
 }
 
 impl Rule {
