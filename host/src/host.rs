@@ -202,7 +202,7 @@ async fn build(config: &Config, auth: Arc<Auth>) -> Result<Built, StartError> {
             providers: providers.clone(),
             ending: Ending(ended),
             redactor: Arc::clone(&redactor),
-            sessions: Sessions::new(),
+            sessions: Sessions::default(),
         },
         feedback: Feedback {
             store: store.clone(),

@@ -5,7 +5,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use reef_core::Tag;
-use reef_intake::{Answer, KIND_TAG, Placed, SessionIndex, Transcript, call_of, named_session};
+use reef_intake::{Answer, IndexLimits, KIND_TAG, Placed, SessionIndex, Transcript, call_of, named_session};
 use serde_json::{Map, Value};
 
 use crate::http::caller::Caller;
@@ -18,12 +18,14 @@ const REASON_TAG: &str = "kind-reason";
 #[derive(Debug, Clone)]
 pub struct Sessions(Arc<Mutex<SessionIndex>>);
 
-impl Sessions {
-    /// None so far.
-    pub fn new() -> Self {
-        Self(Arc::new(Mutex::new(SessionIndex::new(reef_intake::IndexLimits::default()))))
+/// None so far.
+impl Default for Sessions {
+    fn default() -> Self {
+        Self(Arc::new(Mutex::new(SessionIndex::new(IndexLimits::default()))))
     }
+}
 
+impl Sessions {
     /// Gives the caller's request its kind, and its session if that is known by what it says; then its answer is
     /// waited for.
     pub fn place(

@@ -12,7 +12,8 @@ use serde_json::{Map, Value};
 use self::markers::{MARKERS, Place};
 use crate::request::Body;
 
-/// The tag with which a client says it itself (`x-reef-tag-kind`), and in which the kind is recorded.
+/// The tag with which a client says it itself (`x-reef-tag-kind: main | title | compaction | sub-agent | other |
+/// other:words`), and in which the kind is recorded.
 pub const KIND_TAG: &str = "kind";
 /// Headers in which harnesses say that a call is not the conversation itself.
 pub const CALL_HEADERS: [&str; 6] = [
@@ -42,15 +43,16 @@ pub enum CallKind {
 }
 
 impl CallKind {
-    /// Reads a client's tag.
-    fn parse(tag: &str) -> Self {
-        match tag.trim().to_ascii_lowercase().as_str() {
+    /// Reads a client's tag. Other words are the client's own affair, and say nothing here.
+    fn parse(tag: &str) -> Option<Self> {
+        Some(match tag.trim().to_ascii_lowercase().as_str() {
             "main" => Self::Main,
             "title" => Self::Title,
             "compaction" | "compact" => Self::Compaction,
             "sub-agent" | "subagent" => Self::SubAgent,
-            other => Self::Other(other.chars().take(KIND_CHARS_MAX).collect()),
-        }
+            "other" => Self::Other("other".to_owned()),
+            words => Self::Other(words.strip_prefix("other:")?.trim().chars().take(KIND_CHARS_MAX).collect()),
+        })
     }
 }
 
@@ -89,8 +91,8 @@ impl Call {
 
 /// The kind of a request: its tag `kind`, its headers (`header` gives one of `CALL_HEADERS`), its body in any dialect.
 pub fn call_of<'h>(tag: Option<&str>, header: impl Fn(&str) -> Option<&'h str>, body: &Map<String, Value>) -> Call {
-    if let Some(tag) = tag.filter(|tag| !tag.trim().is_empty()) {
-        return Call::new(CallKind::parse(tag), "its tag 'kind' says so");
+    if let Some(kind) = tag.and_then(CallKind::parse) {
+        return Call::new(kind, "its tag 'kind' says so");
     }
     let body = Body(body);
     let header = |name: &'static str| header(name).map(str::trim).filter(|value| !value.is_empty());

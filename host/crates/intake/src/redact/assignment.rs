@@ -14,7 +14,6 @@ const VALUE_BYTES_MAX: usize = 4096;
 const VALUE_BYTES_MIN: usize = 4;
 /// Bytes of a password without quotes whose name is not written like a variable's.
 const BARE_BYTES_MIN: usize = 6;
-
 /// Bytes of letters alone that are no word.
 const PHRASE_BYTES_MIN: usize = 16;
 

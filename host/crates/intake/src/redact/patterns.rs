@@ -81,7 +81,7 @@ pub(super) const BUILT_IN: [BuiltIn; 33] = [
     kind(
         "url-password",
         Check::Value,
-        r#"\b[A-Za-z][A-Za-z0-9+.-]{1,24}://[A-Za-z0-9._~%!$&*+,;=-]{0,128}:([A-Za-z0-9._~%!$&*+,;=?#^|-]{1,256})@[A-Za-z0-9\[]"#,
+        r#"://[A-Za-z0-9._~%!$&*+,;=-]{0,128}:([A-Za-z0-9._~%!$&*+,;=?#^|-]{1,256})@[A-Za-z0-9\[]"#,
     ),
     kind(
         "authorization",

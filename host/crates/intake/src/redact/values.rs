@@ -127,7 +127,7 @@ pub(super) fn is_placeholder(value: &str) -> bool {
         || lower.strip_prefix('!').is_some_and(|tag| tag.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'))
         || REFERENCES.iter().any(|start| lower.starts_with(start))
         || !lower.chars().any(char::is_alphanumeric)
-        || lower.chars().all(|c| Some(c) == lower.chars().next())
+        || lower.chars().all(|c| lower.starts_with(c))
 }
 
 /// A placeholder in the shape of a token: `ghp_xxxxxxxx`, `AKIAIOSFODNN7EXAMPLE`, `sk-000000000000`.

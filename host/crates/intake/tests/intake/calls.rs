@@ -182,10 +182,12 @@ fn the_clients_own_word_comes_first() {
         ("Title", "title"),
         ("compact", "compaction"),
         ("subagent", "sub-agent"),
-        ("critic", "critic"),
+        ("other: critic", "critic"),
+        ("other", "other"),
     ] {
         assert_eq!(kind(&[], Some(tag), &body), expected);
     }
     assert_eq!(kind(&[], Some("  "), &body), "title", "an empty tag says nothing");
-    assert_eq!(kind(&[], Some(&"x".repeat(500)), &body).len(), 64);
+    assert_eq!(kind(&[], Some("experiment-7"), &body), "title", "the client's own words decide nothing");
+    assert_eq!(kind(&[], Some(&format!("other:{}", "x".repeat(500))), &body).len(), 64);
 }

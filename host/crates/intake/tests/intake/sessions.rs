@@ -198,7 +198,7 @@ proptest! {
     #[test]
     fn concurrent_conversations_with_equal_starts_never_mix(order in prop::collection::vec(0..5_usize, 1..40)) {
         let mut server = Server::new();
-        let mut talks: Vec<(Vec<(String, String)>, Option<String>)> = vec![(Vec::new(), None); 5];
+        let mut talks = vec![(Vec::<(String, String)>::new(), None); 5];
         for who in order {
             let (turns, session) = &mut talks[who];
             turns.push(("user".to_owned(), "go on".to_owned()));
@@ -207,7 +207,7 @@ proptest! {
             let text = format!("answer of {who}");
             server.answered(&placed, answer(&text));
             turns.push(("assistant".to_owned(), text));
-            let session = session.get_or_insert_with(|| placed.session.to_string());
+            let session: &mut String = session.get_or_insert_with(|| placed.session.to_string());
             prop_assert_eq!(&*placed.session, session.as_str());
         }
         let mut names: Vec<_> = talks.iter().filter_map(|(_, session)| session.clone()).collect();
