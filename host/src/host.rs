@@ -159,8 +159,7 @@ fn lock_data(folder: &Path) -> Result<File, StartError> {
 
 async fn build(config: &Config, auth: Arc<Auth>) -> Result<Built, StartError> {
     let (providers, redactor) = (Providers::from_config(&config.providers)?, redactor(config)?);
-    let data = lock_data(&config.data)?;
-    let prometheus = prometheus()?;
+    let (data, prometheus) = (lock_data(&config.data)?, prometheus()?);
     let store = Store::open(&config.data.join("reef.db")).await?;
     let repo = releases(config).await?;
     // The model takes longest: what is wrong with the recipe or the verifiers is told before it is read.
