@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use reef_core::{Gate, ScenarioName, TenantId};
 use reef_engine::{LoraConfig, ServedWeights};
+use reef_intake::{RedactionConfig, Redactor};
 use reef_sandbox::SandboxConfig;
 use reef_store::TrainingMode;
 use serde::{Deserialize, Serialize};
@@ -47,6 +48,8 @@ pub struct Config {
     pub training: TrainingSection,
     /// Limits of the HTTP side.
     pub http: HttpSection,
+    /// Secrets that are taken out of what is stored.
+    pub redaction: RedactionConfig,
     /// Logs and traces.
     pub telemetry: TelemetrySection,
 }
@@ -224,6 +227,7 @@ impl Default for Config {
             sandbox: SandboxConfig::default(),
             training: TrainingSection::default(),
             http: HttpSection::default(),
+            redaction: RedactionConfig::default(),
             telemetry: TelemetrySection::default(),
         }
     }
@@ -346,6 +350,7 @@ impl Config {
         self.scenarios.gate.check().map_err(|problem| format!("scenarios.{problem}"))?;
         self.recipes.verifiers.keys().try_for_each(|name| check_name(name))?;
         upstreams::check(&self.providers, &self.bindings)?;
+        Redactor::new(&self.redaction).map_err(|error| error.to_string())?;
         for (index, token) in self.auth.tokens.iter().enumerate() {
             if token.sha256.is_some() == token.env.is_some() {
                 return Err(format!("auth.tokens[{index}] needs exactly one of 'sha256' and 'env'"));
@@ -482,6 +487,13 @@ mod tests {
     fn a_token_needs_one_source() {
         let refusal = parse("auth:\n  tokens:\n    - tenant: a\n      scopes: [infer]\n").expect_err("refused");
         assert!(refusal.contains("exactly one"), "{refusal}");
+    }
+
+    #[test]
+    fn patterns_of_secrets_are_checked_at_the_start() {
+        let refusal = parse("redaction:\n  patterns:\n    - { name: badge, regex: '(' }\n").expect_err("refused");
+        assert!(refusal.contains("redaction.patterns 'badge'"), "{refusal}");
+        assert!(parse("redaction: { enabled: false, keep: [jwt] }\n").is_ok());
     }
 
     #[test]

@@ -13,6 +13,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use reef_engine::{Engine, EngineConfig};
+use reef_intake::Redactor;
 use reef_release::ReleaseRepo;
 use reef_sandbox::{Compiler, Grants, Recipe, Sandbox};
 use reef_store::{ScenarioSettings, Store};
@@ -25,7 +26,7 @@ use crate::component_file;
 use crate::config::Config;
 use crate::error::StartError;
 use crate::http::body::BodyLimit;
-use crate::http::inference::{Ending, Serving};
+use crate::http::inference::{Ending, Serving, Sessions};
 use crate::http::report::Feedback;
 use crate::http::scenarios::Management;
 use crate::http::status::Operations;
@@ -156,9 +157,8 @@ fn lock_data(folder: &Path) -> Result<File, StartError> {
 }
 
 async fn build(config: &Config, auth: Arc<Auth>) -> Result<Built, StartError> {
-    let providers = Providers::from_config(&config.providers)?;
-    let data = lock_data(&config.data)?;
-    let prometheus = prometheus()?;
+    let (providers, redactor) = (Providers::from_config(&config.providers)?, redactor(config)?);
+    let (data, prometheus) = (lock_data(&config.data)?, prometheus()?);
     let store = Store::open(&config.data.join("reef.db")).await?;
     let repo = releases(config).await?;
     // The model takes longest: what is wrong with the recipe or the verifiers is told before it is read.
@@ -199,6 +199,8 @@ async fn build(config: &Config, auth: Arc<Auth>) -> Result<Built, StartError> {
             implicit_creation: config.scenarios.allow_implicit_scenario_creation,
             providers: providers.clone(),
             ending: Ending(ended),
+            redactor: Arc::clone(&redactor),
+            sessions: Sessions::default(),
         },
         feedback: Feedback {
             store: store.clone(),
@@ -206,6 +208,7 @@ async fn build(config: &Config, auth: Arc<Auth>) -> Result<Built, StartError> {
             receipts,
             receipt_wait: Duration::from_secs(config.http.receipt_wait_seconds_max),
             manifest: manifest.clone(),
+            redactor,
         },
         management: Management {
             store: store.clone(),
@@ -235,6 +238,10 @@ async fn releases(config: &Config) -> Result<ReleaseRepo, StartError> {
 async fn engine(config: &Config) -> Result<Engine, StartError> {
     let config = engine_config(config);
     Ok(blocking(move || Engine::load(config)).await??)
+}
+
+fn redactor(config: &Config) -> Result<Arc<Redactor>, StartError> {
+    Redactor::new(&config.redaction).map(Arc::new).map_err(|error| StartError::Config(error.to_string()))
 }
 
 /// The recipe that the server is started with, loaded and kept.

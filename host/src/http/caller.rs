@@ -10,6 +10,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use reef_core::{ReleaseId, ScenarioName, Tag, TenantId};
 use reef_dialects::Dialect;
+use reef_intake::{CALL_HEADERS, SESSION_HEADERS, named_session};
 use std::sync::Arc;
 
 use super::error::ApiError;
@@ -17,9 +18,6 @@ use crate::auth::{Auth, Principal};
 use crate::config::Scope;
 use crate::provider::anthropic_headers;
 
-/// Headers in which harnesses already send their session.
-const SESSION_HEADERS: [&str; 5] =
-    ["x-claude-code-session-id", "session_id", "session-id", "x-session-id", "x-session-affinity"];
 /// Bytes of one tag or session value.
 const TAG_VALUE_BYTES_MAX: usize = 512;
 /// Tags of one request.
@@ -35,8 +33,12 @@ pub struct Caller {
     pub tags: BTreeMap<Tag, String>,
     /// Session identity.
     pub session: Option<String>,
-    /// False for `x-reef-capture: off`.
+    /// Headers in which a harness says that a call is not the conversation itself.
+    pub harness: BTreeMap<&'static str, String>,
+    /// False for `x-reef-capture: off`, and for calls beside the conversation.
     pub capture: bool,
+    /// Known to be a call beside the conversation.
+    pub is_side_call: bool,
     /// `x-reef-release-id`.
     pub release: Option<ReleaseId>,
     /// W3C `traceparent`.
@@ -105,20 +107,13 @@ impl Caller {
             )
         })?;
         let tags = tags(headers)?;
-        let session = match tags.iter().find(|(tag, _)| tag.as_str() == "session") {
-            Some((_, value)) => Some(value.clone()),
-            None => SESSION_HEADERS
-                .iter()
-                .find_map(|name| text(headers, name).transpose())
-                .transpose()?
-                .map(bounded)
-                .transpose()?,
-        };
         Ok(Self {
             principal,
             scenario: text(headers, "x-reef-scenario")?.map(ScenarioName::parse).transpose()?,
-            session,
+            session: session(headers, &tags)?,
+            harness: harness(headers)?,
             capture: capture(headers)?,
+            is_side_call: false,
             // The published client says "artifact version" where the protocol now says release id.
             release: match text(headers, "x-reef-release-id")? {
                 Some(id) => Some(ReleaseId::parse(id)?),
@@ -187,6 +182,25 @@ fn tags(headers: &HeaderMap) -> Result<BTreeMap<Tag, String>, ApiError> {
         return Err(ApiError::invalid("x-reef-tag", format!("more than {TAGS_MAX} tags")));
     }
     Ok(tags)
+}
+
+fn session(headers: &HeaderMap, tags: &BTreeMap<Tag, String>) -> Result<Option<String>, ApiError> {
+    for name in SESSION_HEADERS {
+        text(headers, name)?;
+    }
+    let tag = tags.iter().find(|(tag, _)| tag.as_str() == "session").map(|(_, value)| value.as_str());
+    let header = |name: &str| text(headers, name).ok().flatten();
+    named_session(tag, header, None).map(|(session, _)| bounded(session)).transpose()
+}
+
+fn harness(headers: &HeaderMap) -> Result<BTreeMap<&'static str, String>, ApiError> {
+    let mut said = BTreeMap::new();
+    for name in CALL_HEADERS {
+        if let Some(value) = text(headers, name)? {
+            said.insert(name, bounded(value)?);
+        }
+    }
+    Ok(said)
 }
 
 fn bounded(value: &str) -> Result<String, ApiError> {

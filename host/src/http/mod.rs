@@ -10,6 +10,7 @@ pub mod inference;
 pub mod page;
 pub mod params;
 pub mod recipe;
+pub mod redaction;
 pub mod releases;
 pub mod report;
 pub mod scenarios;

@@ -7,6 +7,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use reef_core::Report;
+use reef_intake::Redactor;
 use reef_sandbox::{Manifest, Recipe};
 use reef_store::Store;
 use serde_json::{Value, json};
@@ -15,6 +16,7 @@ use tracing::Instrument;
 use super::body::JsonObject;
 use super::caller::Caller;
 use super::error::ApiError;
+use super::redaction::redact_report;
 use crate::clock::now_ms;
 use crate::config::Scope;
 use crate::receipts::Receipts;
@@ -34,6 +36,8 @@ pub struct Feedback {
     pub receipt_wait: Duration,
     /// Manifest of the server's recipe, whose report fields are checked here.
     pub manifest: Option<Arc<Manifest>>,
+    /// Takes secrets out before anything is stored.
+    pub redactor: Arc<Redactor>,
 }
 
 /// Stores a report.
@@ -50,6 +54,7 @@ pub async fn report(
     if let Some(manifest) = own.as_ref().map(Recipe::manifest).or(feedback.manifest.as_deref()) {
         manifest.check_metadata(&report.metadata).map_err(|problem| ApiError::invalid("metadata", problem))?;
     }
+    report = redact_report(&feedback.redactor, report).await?;
     if !feedback.receipts.wait(&scenario.key, &report.references, feedback.receipt_wait).await {
         let told = "the answer that this report grades is still being produced; report again when it has ended";
         return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "receipt_in_flight", told));

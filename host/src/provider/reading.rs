@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
+use axum::body::Bytes;
 use reqwest::Response;
 use reqwest::header::CONTENT_TYPE;
 use serde_json::Value;

@@ -7,16 +7,19 @@ use std::sync::Arc;
 use axum::http::StatusCode;
 use reef_core::{RecordId, RecordStatus, Sampling};
 use reef_dialects::{Ask, Dialect, Envelope, Reply, Stop, Usage};
+use reef_intake::{Placed, Redactor};
 use reef_store::Store;
 use serde_json::{Map, Value};
 use tracing::Instrument;
 
 use super::ending::Ending;
+use super::place::Sessions;
 use super::record;
 use super::sink::Sink;
 use super::voice::Voice;
 use crate::http::caller::Caller;
 use crate::http::error::ApiError;
+use crate::http::redaction::redact_record;
 use crate::provider::{Answering, ProviderError};
 use crate::receipts::InFlight;
 use crate::scenarios::{Scenario, Served};
@@ -67,6 +70,12 @@ pub struct Exchange {
     pub origin: Origin,
     /// Tells that the server stops.
     pub ending: Ending,
+    /// Takes secrets out of the record.
+    pub redactor: Arc<Redactor>,
+    /// Hears the answer, so that the next request is known by it.
+    pub sessions: Sessions,
+    /// The place of this request in a session that it does not name.
+    pub placed: Option<Placed>,
 }
 
 enum Ended {
@@ -200,14 +209,22 @@ impl Exchange {
         let span = tracing::info_span!("record", record.id = %self.receipt);
         let response = record::stored(self, body, status, failure);
         let record = record::record(self, reply, status, response, telemetry::traceparent(&span));
+        if let Some(placed) = &self.placed {
+            self.sessions.answered(&self.scenario.key, placed, &record.response);
+        }
         let (tenant, name) = &self.scenario.key;
-        let stored = self.store.append_inference(tenant, name, record).instrument(span).await;
+        let stored = match redact_record(&self.redactor, record).await {
+            Ok(record) => {
+                self.store.append_inference(tenant, name, record).instrument(span).await.map_err(ApiError::from)
+            }
+            Err(error) => Err(error),
+        };
         self.in_flight.settle();
         metrics::counter!("reef_requests_total", "status" => status_name(status)).increment(1);
         if self.scenario.recipe().is_some_and(|now| now.recipe.exports().live) {
             self.scenario.wake.notify_one();
         }
-        stored.map(drop).map_err(ApiError::from)
+        stored.map(drop)
     }
 }
 

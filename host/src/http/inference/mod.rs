@@ -4,6 +4,7 @@
 
 mod ending;
 mod exchange;
+mod place;
 mod record;
 mod resolve;
 mod sink;
@@ -21,6 +22,7 @@ use axum::response::{IntoResponse, Response};
 use reef_core::RecordId;
 use reef_dialects::{Ask, Dialect, Envelope};
 use reef_engine::Engine;
+use reef_intake::Redactor;
 use reef_store::Store;
 use serde_json::{Map, Value};
 use tokio::sync::oneshot;
@@ -28,6 +30,7 @@ use tracing::Instrument;
 
 pub use self::ending::Ending;
 use self::exchange::{Exchange, Origin};
+pub use self::place::Sessions;
 use self::resolve::Resolved;
 use self::sink::Sink;
 use super::body::JsonObject;
@@ -58,6 +61,10 @@ pub struct Serving {
     pub providers: Providers,
     /// Tells running exchanges that the server stops.
     pub ending: Ending,
+    /// Takes secrets out before anything is stored.
+    pub redactor: Arc<Redactor>,
+    /// Sessions of requests that name none.
+    pub sessions: Sessions,
 }
 
 /// `POST /v1/chat/completions`
@@ -96,13 +103,14 @@ async fn respond(
 async fn answer(
     dialect: Dialect,
     serving: &Serving,
-    caller: Caller,
+    mut caller: Caller,
     mut body: Map<String, Value>,
 ) -> Result<Response, ApiError> {
     let arrived = Instant::now();
     let (receipt, created_at_ms) = (RecordId::fresh(), now_ms());
     let mut ask = dialect.parse(&body)?;
     let Resolved { scenario, served, upstream } = resolve::resolve(serving, &caller, (dialect, &ask)).await?;
+    let placed = serving.sessions.place(&scenario.key, &mut caller, &body, receipt.as_str());
     transform::transform(&scenario, (dialect, &caller), &mut ask, &mut body).await;
     let span = span(&scenario, &served, &receipt);
     telemetry::continue_trace(&span, caller.traceparent.as_deref());
@@ -126,6 +134,9 @@ async fn answer(
         created_at_ms,
         origin: Origin::Upstream,
         ending: serving.ending.clone(),
+        redactor: Arc::clone(&serving.redactor),
+        sessions: serving.sessions.clone(),
+        placed,
     };
     match upstream {
         Some(upstream) => relayed(exchange, upstream, arrived).instrument(span).await,
