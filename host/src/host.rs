@@ -167,15 +167,8 @@ async fn build(config: &Config, auth: Arc<Auth>) -> Result<Built, StartError> {
     let recipe = own_recipe(&sandbox, &store, config).await?;
     let verifiers = verifiers::load(&sandbox, Some(&config.data), config).await?;
     let engine = engine(config).await?;
-    let weights = WeightsCache::new(repo.clone(), engine.clone(), config.engine.adapters_retained_max);
     let (opened_sender, opened) = mpsc::channel(OPENED_QUEUE_MAX);
-    let scenarios = Arc::new(Scenarios::new(
-        (store.clone(), repo),
-        weights,
-        engine.info().sha256.clone(),
-        (defaults(config), config.scenarios.per_tenant_max),
-        opened_sender,
-    ));
+    let scenarios = scenarios(config, (store.clone(), repo), &engine, opened_sender);
     let grants = config.recipes.grants.clone().unwrap_or_else(Grants::all);
     let recipes = Recipes::new(sandbox.clone(), grants, (store.clone(), config.data.clone()), recipe.clone());
     let exchange = Exchange {
@@ -228,6 +221,18 @@ async fn build(config: &Config, auth: Arc<Auth>) -> Result<Built, StartError> {
         },
     };
     Ok(Built { parts, workshop, opened, scenarios, store, ending, data })
+}
+
+/// The scenarios; `opened` hears of each that comes alive.
+fn scenarios(
+    config: &Config,
+    (store, repo): (Store, ReleaseRepo),
+    engine: &Engine,
+    opened: mpsc::Sender<Arc<Scenario>>,
+) -> Arc<Scenarios> {
+    let weights = WeightsCache::new(repo.clone(), engine.clone(), config.engine.adapters_retained_max);
+    let defaults = (defaults(config), config.scenarios.per_tenant_max);
+    Arc::new(Scenarios::new((store, repo), weights, engine.info().sha256.clone(), defaults, opened))
 }
 
 async fn releases(config: &Config) -> Result<ReleaseRepo, StartError> {

@@ -52,7 +52,8 @@ async fn a_conversation_that_names_no_session_keeps_one() {
         { "role": "user", "content": "and one more" },
     ]);
     let second = caller.chat("", json!({ "messages": turns })).await.ok();
-    let session = |receipt: String| async { stored(&caller, &receipt).await["session"].clone() };
+    let asked = &caller;
+    let session = |receipt: String| async move { stored(asked, &receipt).await["session"].clone() };
     let (first, other) = (session(first.receipt()).await, session(other.receipt()).await);
     assert!(first.is_string() && other.is_string() && first != other, "{first} {other}");
     assert_eq!(session(second.receipt()).await, first);

@@ -135,11 +135,7 @@ async fn read_bytes(request: Request, limit: &BodyLimit) -> Result<Read, ApiErro
     timeout(READING_MAX, reading).await.map_err(|_| too_slow(READING_MAX))?
 }
 
-async fn receive(
-    body: Body,
-    announced: Option<usize>,
-    limit: &BodyLimit,
-) -> Result<Read, ApiError> {
+async fn receive(body: Body, announced: Option<usize>, limit: &BodyLimit) -> Result<Read, ApiError> {
     let (mut pieces, mut bytes, mut share) = (body.into_data_stream(), Vec::new(), None);
     while let Some(piece) = timeout(limit.idle_max, pieces.next()).await.map_err(|_| too_slow(limit.idle_max))? {
         let piece = piece.map_err(|error| ApiError::invalid("body", format!("the body could not be read: {error}")))?;

@@ -238,7 +238,8 @@ impl Shown {
         });
         let names = MODULES.map(|module| module.rsplit('.').next().unwrap_or(module));
         let heads: Vec<&str> = std::iter::once("Block").chain(names).collect();
-        let told = "<p class=\"quiet\">Frobenius norm of (alpha / rank) · B · A; small: the change against the parent.</p>";
+        let told =
+            "<p class=\"quiet\">Frobenius norm of (alpha / rank) · B · A; small: the change against the parent.</p>";
         told.to_owned() + &table("norms", &heads, rows)
     }
 

@@ -74,7 +74,10 @@ impl Drop for Outcome {
 
 impl Reading {
     /// The steps of the answer. One object is read here; a stream goes on in a task that ends when nobody hears it.
-    pub async fn begin(self, mut response: Response) -> Result<mpsc::Receiver<Result<Heard, ProviderError>>, ProviderError> {
+    pub async fn begin(
+        self,
+        mut response: Response,
+    ) -> Result<mpsc::Receiver<Result<Heard, ProviderError>>, ProviderError> {
         let mut outcome = Outcome { provider: self.provider.clone(), outcome: "cancelled" };
         let (sender, heard) = mpsc::channel(HEARD_MAX);
         let read = match self.form(&response) {

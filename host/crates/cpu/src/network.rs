@@ -218,12 +218,7 @@ impl Network {
     }
 
     /// Runs the new tokens, writes their keys and values, and the logits `[spans that want them, vocabulary]`.
-    pub fn step(
-        &self,
-        work: &mut Workspace,
-        spans: &mut [Span<'_>],
-        logits: &mut Vec<f32>,
-    ) -> Result<(), StepError> {
+    pub fn step(&self, work: &mut Workspace, spans: &mut [Span<'_>], logits: &mut Vec<f32>) -> Result<(), StepError> {
         self.check_spans(spans)?;
         let tokens: usize = spans.iter().map(|span| span.tokens.len()).sum();
         let width = self.config.width;

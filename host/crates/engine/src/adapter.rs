@@ -152,7 +152,8 @@ impl Lora {
         };
         let rank = usize::try_from(self.rank).unwrap_or(0);
         self.layers.iter().map(move |layer| {
-            let pair = |pair: &Pair| Ok::<_, EngineError>(PlainPair { rank, a: numbers(&pair.a)?, b: numbers(&pair.b)? });
+            let pair =
+                |pair: &Pair| Ok::<_, EngineError>(PlainPair { rank, a: numbers(&pair.a)?, b: numbers(&pair.b)? });
             let [q, k, v, o, gate, up, down] = layer.pairs().map(pair);
             Ok([q?, k?, v?, o?, gate?, up?, down?])
         })
