@@ -99,6 +99,11 @@ pub(crate) fn from_text<T: DeserializeOwned>(text: &str, what: &str) -> Result<T
     serde_json::from_str(text).map_err(|e| damaged(what, e))
 }
 
+/// A small number that is stored with 64 bits.
+pub(crate) fn number(stored: i64, what: &str) -> Result<u32, Fault> {
+    u32::try_from(stored).map_err(|e| damaged(what, e))
+}
+
 /// Token ids as bytes.
 pub(crate) fn ids_to_bytes(ids: &[u32]) -> Vec<u8> {
     ids.iter().flat_map(|id| id.to_le_bytes()).collect()

@@ -1,4 +1,4 @@
-//! The durable log: scenarios, records, samples, steps, releases and recipe state in one SQLite file.
+//! The durable log: scenarios, records, samples, steps, releases and recipe state in one SQLite file or in Postgres.
 //! The binary calls `Store`; every write goes through one writer task that commits many callers at once,
 //! and every read through a small pool. A call that returned `Ok` survives a crash, and every accepted
 //! sample is pending, reserved, consumed or retired: exactly one. No other crate knows SQL.
@@ -8,8 +8,10 @@ mod bytes;
 mod codec;
 mod error;
 mod held_out;
+mod home;
 mod inputs;
 mod key;
+mod postgres;
 mod quarantine;
 mod reading;
 mod recipe_uses;
@@ -19,6 +21,8 @@ mod releases;
 mod reports;
 mod samples;
 mod scenarios;
+mod sql;
+mod sqlite;
 mod state;
 mod steps;
 mod store;

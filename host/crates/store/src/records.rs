@@ -3,12 +3,12 @@
 
 use reef_core::{Inference, RecordId, RecordStatus, ReleaseSpan, Report, Sampling, ScenarioName, TenantId, TokenTrace};
 use serde::{Deserialize, Serialize};
-use sqlx::SqliteConnection;
 
 use crate::Store;
 use crate::codec::{self, Body};
 use crate::error::{Fault, StoreError, conflict, damaged, invalid};
 use crate::key::Key;
+use crate::sql::{self, Connection};
 
 /// Records of one page.
 const PAGE_RECORDS_MAX: u32 = 1_000;
@@ -173,17 +173,17 @@ impl Store {
     }
 }
 
-async fn insert_inference(conn: &mut SqliteConnection, key: Key, row: InferenceRow) -> Result<i64, Fault> {
+async fn insert_inference(conn: &mut Connection, key: Key, row: InferenceRow) -> Result<i64, Fault> {
     let sql = "INSERT INTO records (tenant, scenario, sequence, id, kind, status, capture, \
                                     trace, logprobs, output, prompt, body_bytes, body) \
-               SELECT ?1, ?2, last_sequence + 1, ?3, 'inference', ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11 \
-               FROM scenarios WHERE tenant = ?1 AND name = ?2 RETURNING sequence";
+               SELECT $1, $2, last_sequence + 1, $3, 'inference', $4, $5, $6, $7, $8, $9, $10, $11 \
+               FROM scenarios WHERE tenant = $1 AND name = $2 RETURNING sequence";
     let (trace, logprobs, output, prompt) = row.tokens;
-    let query = sqlx::query_scalar(sql).bind(key.tenant()).bind(key.scenario()).bind(row.record.id.as_str());
+    let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(row.record.id.as_str());
     let query = query.bind(status_str(row.record.status)).bind(row.record.capture);
     let query = query.bind(trace).bind(logprobs).bind(output).bind(prompt);
-    let inserted = query.bind(row.body.raw_bytes).bind(row.body.bytes).fetch_optional(&mut *conn).await;
-    let sequence: i64 = match inserted.map_err(Fault::Sql) {
+    let inserted = query.bind(row.body.raw_bytes).bind(row.body.bytes).scalar_optional(&mut *conn).await;
+    let sequence: i64 = match inserted {
         Ok(Some(sequence)) => sequence,
         Ok(None) => return Err(key.unknown()),
         Err(fault) if fault.is_unique_violation() => return same_inference(conn, &key, &row.record).await,
@@ -193,7 +193,7 @@ async fn insert_inference(conn: &mut SqliteConnection, key: Key, row: InferenceR
     Ok(sequence)
 }
 
-async fn same_inference(conn: &mut SqliteConnection, key: &Key, record: &Inference) -> Result<i64, Fault> {
+async fn same_inference(conn: &mut Connection, key: &Key, record: &Inference) -> Result<i64, Fault> {
     match select_record(conn, key, &record.id).await? {
         Some(StoredRecord { sequence, body: RecordBody::Inference(old), .. }) if *old == *record => Ok(sequence),
         _ => Err(id_taken(&record.id)),
@@ -207,14 +207,14 @@ pub(crate) fn id_taken(id: &RecordId) -> Fault {
 
 /// Moves the counters of the scenario past a record that was just inserted.
 pub(crate) async fn count(
-    conn: &mut SqliteConnection,
+    conn: &mut Connection,
     key: &Key,
     sequence: i64,
     kind: RecordKind,
 ) -> Result<(), Fault> {
-    let sql = "UPDATE scenarios SET last_sequence = ?3, inferences = inferences + ?4, reports = reports + (1 - ?4) \
-               WHERE tenant = ?1 AND name = ?2";
-    let query = sqlx::query(sql).bind(key.tenant()).bind(key.scenario()).bind(sequence);
+    let sql = "UPDATE scenarios SET last_sequence = $3, inferences = inferences + $4, reports = reports + (1 - $4) \
+               WHERE tenant = $1 AND name = $2";
+    let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(sequence);
     query.bind(i64::from(kind == RecordKind::Inference)).execute(conn).await?;
     Ok(())
 }
@@ -231,13 +231,13 @@ type Row = (i64, String, i64, Vec<u8>, Option<String>, Option<Vec<u8>>, Option<V
 
 /// One record, of either kind.
 pub(crate) async fn select_record(
-    conn: &mut SqliteConnection,
+    conn: &mut Connection,
     key: &Key,
     id: &RecordId,
 ) -> Result<Option<StoredRecord>, Fault> {
     let sql = "SELECT sequence, kind, body_bytes, body, trace, logprobs, output, prompt FROM records \
-               WHERE tenant = ?1 AND scenario = ?2 AND id = ?3";
-    let query = sqlx::query_as(sql).bind(key.tenant()).bind(key.scenario()).bind(id.as_str());
+               WHERE tenant = $1 AND scenario = $2 AND id = $3";
+    let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(id.as_str());
     let row: Option<Row> = query.fetch_optional(conn).await?;
     match row {
         Some(row) => Ok(Some(read(row).await?)),
@@ -266,12 +266,12 @@ struct Page {
 }
 
 impl Page {
-    async fn select(&self, conn: &mut SqliteConnection) -> Result<Vec<StoredRecord>, Fault> {
+    async fn select(&self, conn: &mut Connection) -> Result<Vec<StoredRecord>, Fault> {
         let Some(last) = self.last(conn).await? else { return Ok(Vec::new()) };
         let sql = "SELECT sequence, kind, body_bytes, body, trace, logprobs, output, prompt FROM records \
-                   WHERE tenant = ?1 AND scenario = ?2 AND sequence > ?3 AND sequence <= ?4 \
-                   AND (?5 IS NULL OR kind = ?5) ORDER BY sequence";
-        let query = sqlx::query_as(sql).bind(self.key.tenant()).bind(self.key.scenario()).bind(self.after);
+                   WHERE tenant = $1 AND scenario = $2 AND sequence > $3 AND sequence <= $4 \
+                   AND ($5 IS NULL OR kind = $5) ORDER BY sequence";
+        let query = sql::query(sql).bind(self.key.tenant()).bind(self.key.scenario()).bind(self.after);
         let rows: Vec<Row> = query.bind(last).bind(self.kind.map(RecordKind::as_str)).fetch_all(conn).await?;
         let mut page = Vec::with_capacity(rows.len());
         for row in rows {
@@ -281,10 +281,10 @@ impl Page {
     }
 
     /// The last sequence that fits; sizes are read without bodies, so that a page is never loaded to be cut.
-    async fn last(&self, conn: &mut SqliteConnection) -> Result<Option<i64>, Fault> {
-        let sql = "SELECT sequence, body_bytes FROM records WHERE tenant = ?1 AND scenario = ?2 AND sequence > ?3 \
-                   AND (?4 IS NULL OR kind = ?4) ORDER BY sequence LIMIT ?5";
-        let query = sqlx::query_as(sql).bind(self.key.tenant()).bind(self.key.scenario()).bind(self.after);
+    async fn last(&self, conn: &mut Connection) -> Result<Option<i64>, Fault> {
+        let sql = "SELECT sequence, body_bytes FROM records WHERE tenant = $1 AND scenario = $2 AND sequence > $3 \
+                   AND ($4 IS NULL OR kind = $4) ORDER BY sequence LIMIT $5";
+        let query = sql::query(sql).bind(self.key.tenant()).bind(self.key.scenario()).bind(self.after);
         let query = query.bind(self.kind.map(RecordKind::as_str)).bind(self.limit);
         let sizes: Vec<(i64, i64)> = query.fetch_all(conn).await?;
         let mut bytes = 0i64;

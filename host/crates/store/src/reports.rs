@@ -2,13 +2,13 @@
 //! A report that references records becomes a sample (`samples.rs`) in the same transaction.
 
 use reef_core::{RecordId, Report, ScenarioName, TenantId};
-use sqlx::SqliteConnection;
 
 use crate::Store;
 use crate::codec::{self, Body};
 use crate::error::{Fault, StoreError, conflict, invalid};
 use crate::key::Key;
 use crate::records::{RecordBody, RecordKind, StoredRecord, count, id_taken, select_record};
+use crate::sql::{self, Connection};
 
 /// References of one report.
 const REFERENCES_MAX: usize = 256;
@@ -81,13 +81,13 @@ impl Store {
     }
 }
 
-async fn insert(conn: &mut SqliteConnection, key: Key, row: ReportRow) -> Result<Appended, Fault> {
+async fn insert(conn: &mut Connection, key: Key, row: ReportRow) -> Result<Appended, Fault> {
     let sql = "INSERT INTO records (tenant, scenario, sequence, id, kind, body_bytes, body) \
-               SELECT ?1, ?2, last_sequence + 1, ?3, 'report', ?4, ?5 \
-               FROM scenarios WHERE tenant = ?1 AND name = ?2 RETURNING sequence";
-    let query = sqlx::query_scalar(sql).bind(key.tenant()).bind(key.scenario()).bind(row.report.id.as_str());
+               SELECT $1, $2, last_sequence + 1, $3, 'report', $4, $5 \
+               FROM scenarios WHERE tenant = $1 AND name = $2 RETURNING sequence";
+    let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(row.report.id.as_str());
     let query = query.bind(row.body.raw_bytes).bind(row.body.bytes.as_slice());
-    let sequence: i64 = match query.fetch_optional(&mut *conn).await.map_err(Fault::Sql) {
+    let sequence: i64 = match query.scalar_optional(&mut *conn).await {
         Ok(Some(sequence)) => sequence,
         Ok(None) => return Err(key.unknown()),
         Err(fault) if fault.is_unique_violation() => return same_report(conn, &key, &row.report).await,
@@ -103,7 +103,7 @@ async fn insert(conn: &mut SqliteConnection, key: Key, row: ReportRow) -> Result
     Ok(Appended { sequence, duplicate: false })
 }
 
-async fn same_report(conn: &mut SqliteConnection, key: &Key, report: &Report) -> Result<Appended, Fault> {
+async fn same_report(conn: &mut Connection, key: &Key, report: &Report) -> Result<Appended, Fault> {
     match select_record(conn, key, &report.id).await? {
         Some(StoredRecord { sequence, body: RecordBody::Report(old), .. }) if old.same_content(report) => {
             Ok(Appended { sequence, duplicate: true })
@@ -112,30 +112,30 @@ async fn same_report(conn: &mut SqliteConnection, key: &Key, report: &Report) ->
     }
 }
 
-async fn insert_sample(conn: &mut SqliteConnection, key: &Key, row: &ReportRow, sequence: i64) -> Result<(), Fault> {
-    let unknown = "SELECT value FROM json_each(?3) WHERE NOT EXISTS (SELECT 1 FROM records WHERE tenant = ?1 \
-                   AND scenario = ?2 AND id = value AND kind = 'inference') ORDER BY key LIMIT 1";
-    let query = sqlx::query_scalar(unknown).bind(key.tenant()).bind(key.scenario()).bind(row.references.as_str());
-    let unknown: Option<String> = query.fetch_optional(&mut *conn).await?;
+async fn insert_sample(conn: &mut Connection, key: &Key, row: &ReportRow, sequence: i64) -> Result<(), Fault> {
+    let unknown = "SELECT value FROM json_each($3) WHERE NOT EXISTS (SELECT 1 FROM records WHERE tenant = $1 \
+                   AND scenario = $2 AND id = value AND kind = 'inference') ORDER BY key LIMIT 1";
+    let query = sql::query(unknown).bind(key.tenant()).bind(key.scenario()).bind(row.references.as_str());
+    let unknown: Option<String> = query.scalar_optional(&mut *conn).await?;
     if let Some(id) = row.report.references.iter().find(|id| unknown.as_deref() == Some(id.as_str())) {
         return Err(StoreError::UnknownReference(id.clone()).into());
     }
     let sql = "INSERT INTO samples (tenant, scenario, report, sequence, state, score, metadata) \
-               VALUES (?1, ?2, ?3, ?4, 'pending', ?5, ?6)";
-    let query = sqlx::query(sql).bind(key.tenant()).bind(key.scenario()).bind(row.report.id.as_str());
+               VALUES ($1, $2, $3, $4, 'pending', $5, $6)";
+    let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(row.report.id.as_str());
     query.bind(sequence).bind(row.report.score).bind(row.metadata.as_str()).execute(&mut *conn).await?;
     let sql = "INSERT INTO sample_records (tenant, scenario, report, record) \
-               SELECT ?1, ?2, ?3, value FROM json_each(?4)";
-    let query = sqlx::query(sql).bind(key.tenant()).bind(key.scenario()).bind(row.report.id.as_str());
+               SELECT $1, $2, $3, value FROM json_each($4)";
+    let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(row.report.id.as_str());
     query.bind(row.references.as_str()).execute(&mut *conn).await?;
     Ok(())
 }
 
 /// Marks the replaced report. A pending one leaves the pool now; one in a running step leaves it if the step fails.
-async fn amend(conn: &mut SqliteConnection, key: &Key, old: &RecordId, new: &Report) -> Result<(), Fault> {
+async fn amend(conn: &mut Connection, key: &Key, old: &RecordId, new: &Report) -> Result<(), Fault> {
     let sql = "SELECT s.amended_by, r.kind FROM records r LEFT JOIN samples s ON s.tenant = r.tenant \
-               AND s.scenario = r.scenario AND s.report = r.id WHERE r.tenant = ?1 AND r.scenario = ?2 AND r.id = ?3";
-    let query = sqlx::query_as(sql).bind(key.tenant()).bind(key.scenario()).bind(old.as_str());
+               AND s.scenario = r.scenario AND s.report = r.id WHERE r.tenant = $1 AND r.scenario = $2 AND r.id = $3";
+    let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(old.as_str());
     let found: Option<(Option<String>, String)> = query.fetch_optional(&mut *conn).await?;
     match found {
         Some((None, kind)) if kind == RecordKind::Report.as_str() => {}
@@ -144,12 +144,12 @@ async fn amend(conn: &mut SqliteConnection, key: &Key, old: &RecordId, new: &Rep
         }
         _ => return Err(StoreError::UnknownReference(old.clone()).into()),
     }
-    let sql = "UPDATE samples SET amended_by = ?4, \
-                 retired_at_ms = CASE state WHEN 'pending' THEN ?5 ELSE retired_at_ms END, \
-                 reason = CASE state WHEN 'pending' THEN 'amended by report: ' || ?4 ELSE reason END, \
+    let sql = "UPDATE samples SET amended_by = $4, \
+                 retired_at_ms = CASE state WHEN 'pending' THEN $5 ELSE retired_at_ms END, \
+                 reason = CASE state WHEN 'pending' THEN 'amended by report: ' || $4 ELSE reason END, \
                  state = CASE state WHEN 'pending' THEN 'retired' ELSE state END \
-               WHERE tenant = ?1 AND scenario = ?2 AND report = ?3";
-    let query = sqlx::query(sql).bind(key.tenant()).bind(key.scenario()).bind(old.as_str());
+               WHERE tenant = $1 AND scenario = $2 AND report = $3";
+    let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(old.as_str());
     query.bind(new.id.as_str()).bind(new.created_at_ms).execute(&mut *conn).await?;
     Ok(())
 }

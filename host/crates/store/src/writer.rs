@@ -9,11 +9,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use sqlx::sqlite::SqliteConnectOptions;
-use sqlx::{ConnectOptions, Connection, SqliteConnection};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use crate::error::{Fault, StoreError};
+use crate::home::Home;
+use crate::sql::{self, Connection};
 
 /// Jobs that wait for the writer; more callers wait in `send`.
 pub(crate) const QUEUE_JOBS_MAX: usize = 1024;
@@ -41,7 +41,7 @@ pub(crate) trait Pending: Send {
     /// Runs and keeps the result.
     fn apply<'c>(
         &'c mut self,
-        conn: &'c mut SqliteConnection,
+        conn: &'c mut Connection,
     ) -> Pin<Box<dyn Future<Output = Option<Fault>> + Send + 'c>>;
     /// Keeps a refusal as the result.
     fn refuse(&mut self, error: StoreError);
@@ -61,7 +61,7 @@ pub(crate) struct Job<T, F> {
 impl<T, F> Pending for Job<T, F>
 where
     T: Send,
-    F: for<'c> FnOnce(&'c mut SqliteConnection) -> Work<'c, T> + Send,
+    F: for<'c> FnOnce(&'c mut Connection) -> Work<'c, T> + Send,
 {
     fn many_changes(&self) -> bool {
         self.many_changes
@@ -69,7 +69,7 @@ where
 
     fn apply<'c>(
         &'c mut self,
-        conn: &'c mut SqliteConnection,
+        conn: &'c mut Connection,
     ) -> Pin<Box<dyn Future<Output = Option<Fault>> + Send + 'c>> {
         Box::pin(async move {
             let work = self.work.take()?;
@@ -101,8 +101,8 @@ where
 /// The task.
 pub(crate) struct Writer {
     pub(crate) path: Arc<Path>,
-    pub(crate) options: SqliteConnectOptions,
-    pub(crate) connection: Option<SqliteConnection>,
+    pub(crate) home: Home,
+    pub(crate) connection: Option<Connection>,
     pub(crate) jobs: mpsc::Receiver<Box<dyn Pending>>,
     pub(crate) counters: Arc<Counters>,
 }
@@ -130,10 +130,10 @@ impl Writer {
     /// One transaction: the group and what arrives meanwhile.
     async fn commit(&mut self, group: &mut Vec<Box<dyn Pending>>) -> Result<(), Fault> {
         if self.connection.is_none() {
-            self.connection = Some(self.options.connect().await?);
+            self.connection = Some(self.home.connect().await?);
         }
         let Some(conn) = self.connection.as_mut() else { return Err(StoreError::Closed.into()) };
-        sqlx::query("BEGIN IMMEDIATE").execute(&mut *conn).await?;
+        sql::query(if conn.is_postgres() { "BEGIN" } else { "BEGIN IMMEDIATE" }).execute(&mut *conn).await?;
         let mut next = 0;
         while let Some(job) = group.get_mut(next) {
             run_job(job.as_mut(), conn, &self.path).await?;
@@ -142,7 +142,7 @@ impl Writer {
                 group.extend(self.jobs.try_recv());
             }
         }
-        sqlx::query("COMMIT").execute(&mut *conn).await?;
+        sql::query("COMMIT").execute(&mut *conn).await?;
         self.counters.transactions.fetch_add(1, Ordering::Relaxed);
         self.counters.jobs.fetch_add(group.len() as u64, Ordering::Relaxed);
         Ok(())
@@ -159,22 +159,23 @@ impl Writer {
     }
 }
 
-async fn run_job(job: &mut dyn Pending, conn: &mut SqliteConnection, path: &Path) -> Result<(), Fault> {
-    let savepoint = job.many_changes();
+async fn run_job(job: &mut dyn Pending, conn: &mut Connection, path: &Path) -> Result<(), Fault> {
+    // In Postgres any error of a statement ends the transaction but for its savepoint.
+    let savepoint = job.many_changes() || conn.is_postgres();
     if savepoint {
-        sqlx::query("SAVEPOINT job").execute(&mut *conn).await?;
+        sql::query("SAVEPOINT job").execute(&mut *conn).await?;
     }
     if let Some(fault) = job.apply(conn).await {
         if !fault.spares_transaction() {
             return Err(fault);
         }
         if savepoint {
-            sqlx::query("ROLLBACK TO job").execute(&mut *conn).await?;
+            sql::query("ROLLBACK TO job").execute(&mut *conn).await?;
         }
         job.refuse(fault.told(path));
     }
     if savepoint {
-        sqlx::query("RELEASE job").execute(&mut *conn).await?;
+        sql::query("RELEASE job").execute(&mut *conn).await?;
     }
     Ok(())
 }
@@ -182,13 +183,12 @@ async fn run_job(job: &mut dyn Pending, conn: &mut SqliteConnection, path: &Path
 #[cfg(test)]
 mod tests {
     use reef_core::{ScenarioName, TenantId};
-    use sqlx::SqliteConnection;
-
     use crate::error::Fault;
+    use crate::sql::{self, Connection};
     use crate::{Created, ScenarioSettings, Store, StoreError};
 
-    async fn pragma(conn: &mut SqliteConnection, sql: &'static str) -> Result<(), Fault> {
-        sqlx::query(sql).execute(conn).await?;
+    async fn pragma(conn: &mut Connection, sql: &'static str) -> Result<(), Fault> {
+        sql::query(sql).execute(conn).await?;
         Ok(())
     }
 

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
 use std::process::{Command, Stdio};
 
 use reef_core::RecordId;
-use reef_store::{ScenarioSettings, Store};
+use reef_store::ScenarioSettings;
 use tokio::task::JoinSet;
 
 use crate::fixture::{NOW_MS, id, inference, name, report, tenant};
+use crate::place::{self, Place};
 
 const DATABASE: &str = "REEF_TEST_STORE";
 const ROUNDS: usize = 5;
@@ -29,8 +29,8 @@ fn acknowledge(record: &RecordId) {
 /// The process that gets killed; as a test of its own it has nothing to do.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn writes_until_killed() {
-    let Some(path) = std::env::var_os(DATABASE) else { return };
-    let store = Store::open(Path::new(&path)).await.expect("opened");
+    let Ok(address) = std::env::var(DATABASE) else { return };
+    let store = place::open(&address).await.expect("opened");
     store.create_scenario(&tenant(), &name(), &ScenarioSettings::default(), NOW_MS).await.expect("created");
     let process = std::process::id();
     let mut writers = JoinSet::new();
@@ -53,10 +53,10 @@ async fn writes_until_killed() {
 }
 
 /// Kills a writer after so many acknowledgements; returns all that it gave.
-fn killed_writer(path: &Path, after: usize) -> BTreeSet<String> {
+fn killed_writer(address: &str, after: usize) -> BTreeSet<String> {
     let mut writer = Command::new(std::env::current_exe().expect("this program"))
         .args(["--exact", "crash::writes_until_killed", "--nocapture"])
-        .env(DATABASE, path)
+        .env(DATABASE, address)
         .stdout(Stdio::piped())
         .spawn()
         .expect("started");
@@ -78,12 +78,11 @@ fn killed_writer(path: &Path, after: usize) -> BTreeSet<String> {
 
 #[tokio::test]
 async fn a_killed_process_has_lost_nothing_that_it_acknowledged() {
-    let folder = tempfile::tempdir().expect("folder");
-    let path = folder.path().join("reef.db");
+    let place = Place::new().await;
     let mut acknowledged = BTreeSet::new();
     for round in 0..ROUNDS {
-        acknowledged.extend(killed_writer(&path, ACKNOWLEDGED + 37 * round));
-        let store = Store::open(&path).await.expect("opened after the kill");
+        acknowledged.extend(killed_writer(&place.address(), ACKNOWLEDGED + 37 * round));
+        let store = place.open().await.expect("opened after the kill");
         for record in &acknowledged {
             let found = store.record(&tenant(), &name(), &id(record)).await.expect("read");
             assert!(found.is_some(), "round {round}: record {record} was acknowledged");

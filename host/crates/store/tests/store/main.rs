@@ -11,11 +11,17 @@ mod durability;
 #[cfg(test)]
 mod fixture;
 #[cfg(test)]
+mod groups;
+#[cfg(test)]
 mod inputs;
 #[cfg(test)]
 mod persistence;
 #[cfg(test)]
+mod place;
+#[cfg(test)]
 mod pool;
+#[cfg(test)]
+mod reading;
 #[cfg(test)]
 mod recipe_uses;
 #[cfg(test)]
