@@ -9,6 +9,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqlitePool, SqlitePoolOptions};
 use sqlx::{ConnectOptions, SqliteConnection};
 
 use crate::error::{Fault, StoreError, require_writable, told_migration, told_opening};
+use crate::fill::fill;
 use crate::sql::Connection;
 use crate::{postgres, sqlite};
 
@@ -51,7 +52,9 @@ impl Home {
                 let mut conn: SqliteConnection = options.connect().await.map_err(|e| told_opening(e, &place))?;
                 let migrated = sqlite::MIGRATIONS.run_direct(None, &mut conn, false).await;
                 migrated.map_err(|e| told_migration(e, &place))?;
-                Ok(Connection::Sqlite(conn))
+                let mut conn = Connection::Sqlite(conn);
+                fill(&mut conn).await.map_err(|fault| fault.told(&place))?;
+                Ok(conn)
             }
             Self::Postgres(options) => {
                 let mut conn = postgres::connect(options, &place).await.map_err(|fault| fault.told(&place))?;

@@ -4,9 +4,15 @@
 //! sample is pending, reserved, consumed or retired: exactly one. No other crate knows SQL.
 #![deny(missing_docs)]
 
+mod append;
 mod bytes;
 mod codec;
+mod dead_letters;
+mod entry;
+mod erase;
 mod error;
+mod feedback;
+mod fill;
 mod held_out;
 mod home;
 mod inputs;
@@ -18,27 +24,37 @@ mod recipe_uses;
 mod recipes;
 mod records;
 mod releases;
+mod remove;
 mod reports;
+mod retention;
 mod samples;
 mod scenarios;
+mod scrub;
 mod sql;
 mod sqlite;
 mod state;
 mod steps;
 mod store;
 mod trajectory;
+mod transfer;
 mod writer;
 
 pub use bytes::Bytes;
+pub use dead_letters::DeadLetter;
+pub use erase::{Erased, Selector, Tombstone};
 pub use error::StoreError;
+pub use feedback::Retracted;
 pub use inputs::{Environment, ModelCall, PoolEntry, RecordedState, RecordedStep, StepInputs, StepTranscript};
 pub use recipe_uses::{RecipeState, RecipeUse, STATE_WRITER_KEY, UseReason};
 pub use recipes::KeptRecipe;
 pub use records::{RecordBody, RecordKind, StoredRecord};
 pub use releases::{ListedRelease, ReleaseStatus};
+pub use remove::Cause;
 pub use reports::Appended;
+pub use retention::{Dropped, Retention, Stored};
 pub use samples::{Counts, Pool};
 pub use scenarios::{Created, Scenario, ScenarioSettings, TrainingMode};
 pub use steps::Commit;
 pub use store::{Store, WriteStats};
 pub use trajectory::Unusable;
+pub use transfer::Exported;

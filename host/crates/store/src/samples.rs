@@ -9,7 +9,7 @@ use crate::Store;
 use crate::codec::{from_text, to_text};
 use crate::error::{Fault, StoreError, conflict, damaged, invalid};
 use crate::key::Key;
-use crate::records::{read_tokens, record_id};
+use crate::records::{TokenColumns, read_tokens, record_id};
 use crate::trajectory::{Exchange, Graded, Unusable, form};
 use crate::sql::{self, Connection, Value};
 
@@ -125,10 +125,10 @@ impl Store {
     }
 }
 
-type GradedRow = (String, i64, Option<f64>, String);
+type GradedRow = (String, i64, Option<f64>, String, Option<String>);
 
 async fn select_pool(conn: &mut Connection, key: &Key, limit: u32) -> Result<Pool, Fault> {
-    let sql = "SELECT report, sequence, score, metadata FROM samples AS mine \
+    let sql = "SELECT report, sequence, score, metadata, content FROM samples AS mine \
                WHERE tenant = $1 AND scenario = $2 AND state = 'pending' AND NOT EXISTS ( \
                  SELECT 1 FROM sample_records AS a \
                  JOIN sample_records AS b ON b.tenant = a.tenant AND b.scenario = a.scenario \
@@ -142,20 +142,25 @@ async fn select_pool(conn: &mut Connection, key: &Key, limit: u32) -> Result<Poo
     let graded = rows.into_iter().map(read_graded).collect::<Result<Vec<_>, _>>()?;
     let mut exchanges = select_exchanges(conn, key, &graded).await?;
     let mut pool = Pool::default();
-    let mut claimed: HashMap<RecordId, RecordId> = HashMap::new();
+    // By record: the report that took it, and what that says.
+    let mut claimed: HashMap<RecordId, (RecordId, Option<String>)> = HashMap::new();
     for graded in graded {
         let turns = exchanges.remove(graded.report.as_str()).unwrap_or_default();
         let report = graded.report.clone();
         let taken = turns.iter().find_map(|turn| Some((&turn.record, claimed.get(&turn.record)?)));
+        let content = graded.content.clone();
         let formed = match taken {
-            Some((record, by)) => {
+            Some((_, (by, said))) if said.is_some() && *said == content => {
+                Err(format!("duplicate: report {by} says the same").into())
+            }
+            Some((record, (by, _))) => {
                 Err(format!("record graded already: record {record} by report {by}; amend that").into())
             }
             None => form(graded, &turns),
         };
         match formed {
             Ok(sample) => {
-                claimed.extend(sample.records.iter().map(|record| (record.clone(), report.clone())));
+                claimed.extend(sample.records.iter().map(|record| (record.clone(), (report.clone(), content.clone()))));
                 pool.samples.push(sample);
             }
             Err(why) => pool.unusable.push((report, why)),
@@ -184,7 +189,7 @@ async fn select_formed(
     if reports.len() > SAMPLES_MAX as usize {
         return Err(invalid(format!("{} samples at once; the limit is {SAMPLES_MAX}", reports.len())));
     }
-    let sql = "SELECT report, sequence, score, metadata FROM json_each($3) AS wanted CROSS JOIN samples \
+    let sql = "SELECT report, sequence, score, metadata, content FROM json_each($3) AS wanted CROSS JOIN samples \
                WHERE tenant = $1 AND scenario = $2 AND report = wanted.value ORDER BY wanted.key";
     let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(to_text(&reports)?);
     let rows: Vec<GradedRow> = query.fetch_all(&mut *conn).await?;
@@ -201,12 +206,29 @@ async fn select_formed(
     Ok(formed)
 }
 
-fn read_graded((report, sequence, score, metadata): GradedRow) -> Result<Graded, Fault> {
-    Ok(Graded { report: record_id(report)?, sequence, score, metadata: from_text(&metadata, "metadata")? })
+fn read_graded((report, sequence, score, metadata, content): GradedRow) -> Result<Graded, Fault> {
+    Ok(Graded { report: record_id(report)?, sequence, score, metadata: from_text(&metadata, "metadata")?, content })
 }
 
-type ExchangeRow =
-    (String, String, String, i64, Option<String>, Option<String>, Option<Vec<u8>>, Option<Vec<u8>>, Option<Vec<u8>>);
+/// Report, record, status, call, capture, consumer, trace, log-probs, output, prompt.
+type ExchangeRow = (
+    String,
+    String,
+    Option<String>,
+    Option<String>,
+    Option<i64>,
+    Option<String>,
+    Option<String>,
+    Option<Vec<u8>>,
+    Option<Vec<u8>>,
+    Option<Vec<u8>>,
+);
+type ExchangeParts = (String, String, Option<String>, (Option<String>, Option<i64>, Option<String>), TokenColumns);
+
+fn parts(row: ExchangeRow) -> ExchangeParts {
+    let (report, record, status, call, capture, consumed_by, trace, logprobs, output, prompt) = row;
+    (report, record, status, (call, capture, consumed_by), (trace, logprobs, output, prompt))
+}
 
 /// The referenced records of each report, in the order in which they happened.
 async fn select_exchanges(
@@ -214,25 +236,25 @@ async fn select_exchanges(
     key: &Key,
     graded: &[Graded],
 ) -> Result<HashMap<String, Vec<Exchange>>, Fault> {
-    let sql = "SELECT link.report, r.id, r.status, r.capture, \
+    let sql = "SELECT link.report, link.record, r.status, r.call, r.capture, \
                  (SELECT used.report FROM sample_records AS used JOIN samples AS other \
                     ON other.tenant = used.tenant AND other.scenario = used.scenario \
                     AND other.report = used.report AND other.state = 'consumed' \
-                  WHERE used.tenant = $1 AND used.scenario = $2 AND used.record = r.id LIMIT 1), \
+                  WHERE used.tenant = $1 AND used.scenario = $2 AND used.record = link.record LIMIT 1), \
                  r.trace, r.logprobs, r.output, r.prompt \
                FROM json_each($3) AS wanted \
-               CROSS JOIN sample_records AS link CROSS JOIN records AS r \
+               CROSS JOIN sample_records AS link \
+               LEFT JOIN records AS r ON r.tenant = $1 AND r.scenario = $2 AND r.id = link.record \
                WHERE link.tenant = $1 AND link.scenario = $2 AND link.report = wanted.value \
-                 AND r.tenant = $1 AND r.scenario = $2 AND r.id = link.record \
                ORDER BY wanted.key, r.sequence";
     let reports: Vec<&RecordId> =
         graded.iter().map(|graded| &graded.report).collect::<HashSet<_>>().into_iter().collect();
     let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(to_text(&reports)?);
     let rows: Vec<ExchangeRow> = query.fetch_all(conn).await?;
     let mut exchanges: HashMap<String, Vec<Exchange>> = HashMap::new();
-    for (report, record, status, capture, consumed_by, trace, logprobs, output, prompt) in rows {
-        let tokens = read_tokens((trace, logprobs, output, prompt))?;
-        let exchange = Exchange { record: record_id(record)?, status, capture: capture != 0, tokens, consumed_by };
+    for (report, record, status, (call, capture, consumed_by), tokens) in rows.into_iter().map(parts) {
+        let (tokens, capture) = (read_tokens(tokens)?, capture == Some(1));
+        let exchange = Exchange { record: record_id(record)?, status, call, capture, tokens, consumed_by };
         exchanges.entry(report).or_default().push(exchange);
     }
     Ok(exchanges)

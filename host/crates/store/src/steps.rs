@@ -307,15 +307,18 @@ async fn settle(conn: &mut Connection, key: &Key, number: u32) -> Result<(), Fau
     Ok(())
 }
 
-/// Returns the batch to the pool; a report that was amended meanwhile is retired instead.
+/// Returns the batch to the pool; a report that was amended or taken back meanwhile is retired instead.
 async fn give_back(conn: &mut Connection, key: &Key, step: &Step) -> Result<(), Fault> {
-    let sql = "UPDATE samples SET step = NULL, \
-                 state = CASE WHEN amended_by IS NULL THEN 'pending' ELSE 'retired' END, \
-                 reason = 'amended by report: ' || amended_by, \
-                 retired_at_ms = CASE WHEN amended_by IS NULL THEN NULL ELSE $4 END \
-               WHERE tenant = $1 AND scenario = $2 AND step = $3 AND state = 'reserved'";
+    let sql = "UPDATE samples SET step = NULL, state = 'retired', retired_at_ms = $4, \
+                 reason = CASE WHEN amended_by IS NULL THEN 'retracted' ELSE 'amended by report: ' || amended_by END \
+               WHERE tenant = $1 AND scenario = $2 AND step = $3 AND state = 'reserved' \
+                 AND (amended_by IS NOT NULL OR EXISTS (SELECT 1 FROM retractions AS back WHERE back.tenant = $1 \
+                   AND back.scenario = $2 AND back.report = samples.report))";
     let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(step.step);
-    query.bind(step.now_ms).execute(conn).await?;
+    query.bind(step.now_ms).execute(&mut *conn).await?;
+    let sql = "UPDATE samples SET step = NULL, state = 'pending' \
+               WHERE tenant = $1 AND scenario = $2 AND step = $3 AND state = 'reserved'";
+    sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(step.step).execute(conn).await?;
     Ok(())
 }
 

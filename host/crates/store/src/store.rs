@@ -9,14 +9,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use sqlx::SqlStr;
 use sqlx::migrate::{Migration, MigrationType};
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::JoinHandle;
 
+use crate::entry::Entry;
 use crate::error::{Fault, StoreError};
 use crate::home::{Home, Readers};
 use crate::reading::in_use;
+use crate::reports::Appended;
 use crate::sql::{self, Connection};
-use crate::writer::{Counters, Job, Pending, QUEUE_JOBS_MAX, QUEUE_KIB_MAX, Work, Writer};
+use crate::writer::{Append, Counters, Job, QUEUE_JOBS_MAX, QUEUE_KIB_MAX, Waiting, Work, Writer};
 use crate::{postgres, sqlite};
 
 /// Changes no row and yet needs the right to write.
@@ -49,7 +51,7 @@ pub(crate) struct Inner {
     pub(crate) unshared: bool,
     pub(crate) read_only: bool,
     /// Empty once closed, and in a store that only reads.
-    pub(crate) jobs: Mutex<Option<mpsc::Sender<Box<dyn Pending>>>>,
+    pub(crate) jobs: Mutex<Option<mpsc::Sender<Waiting>>>,
     pub(crate) room: Arc<Semaphore>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) writer: Mutex<Option<JoinHandle<()>>>,
@@ -88,6 +90,7 @@ impl Store {
             home,
             connection: Some(connection),
             jobs,
+            next: None,
             counters: Arc::clone(&counters),
         };
         let inner = Inner {
@@ -161,15 +164,45 @@ impl Store {
         T: Send + 'static,
         F: for<'c> FnOnce(&'c mut Connection) -> Work<'c, T> + Send + 'static,
     {
+        let room = self.room(bytes).await?;
+        let (caller, result) = oneshot::channel();
+        let job = Job { work: Some(work), many_changes, result: None, caller, room };
+        self.send(Waiting::Job(Box::new(job))).await?;
+        result.await.unwrap_or(Err(StoreError::Closed))
+    }
+
+    /// Runs work outside of a transaction, between two.
+    pub(crate) async fn alone<T, F>(&self, work: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: for<'c> FnOnce(&'c mut Connection) -> Work<'c, T> + Send + 'static,
+    {
+        let room = self.room(0).await?;
+        let (caller, result) = oneshot::channel();
+        let job = Job { work: Some(work), many_changes: false, result: None, caller, room };
+        self.send(Waiting::Alone(Box::new(job))).await?;
+        result.await.unwrap_or(Err(StoreError::Closed))
+    }
+
+    /// Appends a record; durable on return.
+    pub(crate) async fn submit_record(&self, entry: Entry) -> Result<Appended, StoreError> {
+        let room = self.room(entry.size()).await?;
+        let (caller, result) = oneshot::channel();
+        self.send(Waiting::Record(Append { entry, result: None, caller, room })).await?;
+        result.await.unwrap_or(Err(StoreError::Closed))
+    }
+
+    /// Waits until there is memory for so many bytes.
+    async fn room(&self, bytes: usize) -> Result<OwnedSemaphorePermit, StoreError> {
         if self.inner.read_only {
             return Err(StoreError::ReadOnly { path: self.inner.path.to_path_buf() });
         }
         let kib = u32::try_from(bytes >> 10).unwrap_or(QUEUE_KIB_MAX).clamp(1, QUEUE_KIB_MAX);
-        let room = Arc::clone(&self.inner.room).acquire_many_owned(kib).await.map_err(|_| StoreError::Closed)?;
+        Arc::clone(&self.inner.room).acquire_many_owned(kib).await.map_err(|_| StoreError::Closed)
+    }
+
+    async fn send(&self, waiting: Waiting) -> Result<(), StoreError> {
         let sender = self.inner.jobs.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let (caller, result) = oneshot::channel();
-        let job = Job { work: Some(work), many_changes, result: None, caller, room };
-        sender.ok_or(StoreError::Closed)?.send(Box::new(job)).await.map_err(|_| StoreError::Closed)?;
-        result.await.unwrap_or(Err(StoreError::Closed))
+        sender.ok_or(StoreError::Closed)?.send(waiting).await.map_err(|_| StoreError::Closed)
     }
 }

@@ -1,7 +1,7 @@
 //! The one writer: a task that owns the only writing connection and commits many callers at once.
-//! Jobs that arrive while a transaction runs join it; each runs in a savepoint of its own, and every
-//! caller hears of its result only after the commit, which syncs the log to disk. After a transaction
-//! fails none of its jobs is acknowledged, the connection is opened anew, and the writer goes on.
+//! Jobs that arrive while a transaction runs join it: records that follow one another are written together, every other
+//! job runs in a savepoint of its own, and every caller hears of its result only after the commit, which syncs the log
+//! to disk. After a transaction fails none of its jobs is acknowledged, the connection is opened anew, and it goes on.
 
 use std::future::Future;
 use std::path::Path;
@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
+use crate::append::{self, Outcome};
+use crate::entry::Entry;
 use crate::error::{Fault, StoreError};
 use crate::home::Home;
 use crate::sql::{self, Connection};
@@ -32,6 +34,52 @@ pub(crate) struct Counters {
     pub(crate) transactions: AtomicU64,
     /// Jobs that those transactions carried.
     pub(crate) jobs: AtomicU64,
+}
+
+/// What waits for the writer.
+pub(crate) enum Waiting {
+    /// Most writes by far.
+    Record(Append),
+    /// Anything else.
+    Job(Box<dyn Pending>),
+    /// What cannot run inside a transaction.
+    Alone(Box<dyn Pending>),
+}
+
+impl Waiting {
+    fn settle(self, failed: Option<&StoreError>) {
+        match self {
+            Self::Record(append) => append.settle(failed),
+            Self::Job(job) | Self::Alone(job) => job.settle(failed),
+        }
+    }
+
+    fn as_record(&self) -> Option<&Append> {
+        match self {
+            Self::Record(append) => Some(append),
+            Self::Job(_) | Self::Alone(_) => None,
+        }
+    }
+}
+
+/// A record and its caller.
+pub(crate) struct Append {
+    pub(crate) entry: Entry,
+    pub(crate) result: Option<Outcome>,
+    pub(crate) caller: oneshot::Sender<Outcome>,
+    pub(crate) room: OwnedSemaphorePermit,
+}
+
+impl Append {
+    fn settle(self, failed: Option<&StoreError>) {
+        let result = match failed {
+            Some(error) => Err(error.clone()),
+            None => self.result.unwrap_or(Err(StoreError::Closed)),
+        };
+        drop(self.room);
+        // A caller that went away changes nothing: the row is durable.
+        let _ = self.caller.send(result);
+    }
 }
 
 /// A job whose result type is erased, so that one queue carries all.
@@ -103,16 +151,22 @@ pub(crate) struct Writer {
     pub(crate) path: Arc<Path>,
     pub(crate) home: Home,
     pub(crate) connection: Option<Connection>,
-    pub(crate) jobs: mpsc::Receiver<Box<dyn Pending>>,
+    pub(crate) jobs: mpsc::Receiver<Waiting>,
+    /// Arrived while a transaction ran and waits for its end.
+    pub(crate) next: Option<Waiting>,
     pub(crate) counters: Arc<Counters>,
 }
 
 impl Writer {
     /// Runs until every sender is gone and the queue is empty.
     pub(crate) async fn run(mut self) {
-        while let Some(first) = self.jobs.recv().await {
+        while let Some(first) = self.first().await {
             let mut group = vec![first];
-            let failed = match self.commit(&mut group).await {
+            let done = match group.as_mut_slice() {
+                [Waiting::Alone(job)] => self.run_alone(job.as_mut()).await,
+                _ => self.commit(&mut group).await,
+            };
+            let failed = match done {
                 Ok(()) => None,
                 Err(fault) => Some(self.give_up(fault).await),
             };
@@ -127,19 +181,48 @@ impl Writer {
         }
     }
 
-    /// One transaction: the group and what arrives meanwhile.
-    async fn commit(&mut self, group: &mut Vec<Box<dyn Pending>>) -> Result<(), Fault> {
+    async fn first(&mut self) -> Option<Waiting> {
+        match self.next.take() {
+            Some(next) => Some(next),
+            None => self.jobs.recv().await,
+        }
+    }
+
+    async fn connected(&mut self) -> Result<(), Fault> {
         if self.connection.is_none() {
             self.connection = Some(self.home.connect().await?);
         }
+        Ok(())
+    }
+
+    async fn run_alone(&mut self, job: &mut dyn Pending) -> Result<(), Fault> {
+        self.connected().await?;
+        let Some(conn) = self.connection.as_mut() else { return Err(StoreError::Closed.into()) };
+        match job.apply(conn).await {
+            Some(fault) if fault.spares_transaction() => job.refuse(fault.told(&self.path)),
+            Some(fault) => return Err(fault),
+            None => {}
+        }
+        Ok(())
+    }
+
+    /// One transaction: the group and what arrives meanwhile.
+    async fn commit(&mut self, group: &mut Vec<Waiting>) -> Result<(), Fault> {
+        self.connected().await?;
         let Some(conn) = self.connection.as_mut() else { return Err(StoreError::Closed.into()) };
         sql::query(if conn.is_postgres() { "BEGIN" } else { "BEGIN IMMEDIATE" }).execute(&mut *conn).await?;
         let mut next = 0;
-        while let Some(job) = group.get_mut(next) {
-            run_job(job.as_mut(), conn, &self.path).await?;
-            next += 1;
-            if next == group.len() && next < GROUP_JOBS_MAX {
-                group.extend(self.jobs.try_recv());
+        join(&mut self.jobs, &mut self.next, group);
+        while next < group.len() {
+            let waiting = group.get_mut(next..).unwrap_or_default();
+            let records = waiting.iter().take_while(|waiting| waiting.as_record().is_some()).count();
+            match waiting {
+                [Waiting::Job(job), ..] => run_job(job.as_mut(), conn, &self.path).await?,
+                waiting => append_all(waiting.get_mut(..records).unwrap_or_default(), conn, &self.path).await?,
+            }
+            next += records.max(1);
+            if next == group.len() {
+                join(&mut self.jobs, &mut self.next, group);
             }
         }
         sql::query("COMMIT").execute(&mut *conn).await?;
@@ -157,6 +240,59 @@ impl Writer {
         tracing::error!(%error, "store.transaction");
         error
     }
+}
+
+/// Takes what has arrived and may run in this transaction.
+fn join(jobs: &mut mpsc::Receiver<Waiting>, next: &mut Option<Waiting>, group: &mut Vec<Waiting>) {
+    while group.len() < GROUP_JOBS_MAX && next.is_none() {
+        match jobs.try_recv() {
+            Ok(alone @ Waiting::Alone(_)) => *next = Some(alone),
+            Ok(waiting) => group.push(waiting),
+            Err(_) => return,
+        }
+    }
+}
+
+/// Writes records that follow one another with few statements. If one of those fails, each record is tried alone, so
+/// that it fails nobody else.
+async fn append_all(waiting: &mut [Waiting], conn: &mut Connection, path: &Path) -> Result<(), Fault> {
+    let Err(fault) = append_together(waiting, conn).await? else { return Ok(()) };
+    if let [Waiting::Record(only)] = waiting {
+        only.result = Some(Err(fault.told(path)));
+        return Ok(());
+    }
+    for one in waiting.chunks_mut(1) {
+        if let Err(fault) = append_together(one, conn).await?
+            && let [Waiting::Record(only)] = one
+        {
+            only.result = Some(Err(fault.told(path)));
+        }
+    }
+    Ok(())
+}
+
+/// The outer error ends the transaction, the inner one leaves it as it was.
+async fn append_together(waiting: &mut [Waiting], conn: &mut Connection) -> Result<Result<(), Fault>, Fault> {
+    let entries: Vec<&Entry> = waiting.iter().filter_map(|w| w.as_record().map(|append| &append.entry)).collect();
+    sql::query("SAVEPOINT records").execute(&mut *conn).await?;
+    let appended = append::all(conn, &entries).await;
+    let appended = match appended {
+        Ok(outcomes) => {
+            for (waiting, outcome) in waiting.iter_mut().zip(outcomes) {
+                if let Waiting::Record(append) = waiting {
+                    append.result = Some(outcome);
+                }
+            }
+            Ok(())
+        }
+        Err(fault) if fault.spares_transaction() => {
+            sql::query("ROLLBACK TO records").execute(&mut *conn).await?;
+            Err(fault)
+        }
+        Err(fault) => return Err(fault),
+    };
+    sql::query("RELEASE records").execute(conn).await?;
+    Ok(appended)
 }
 
 async fn run_job(job: &mut dyn Pending, conn: &mut Connection, path: &Path) -> Result<(), Fault> {

@@ -19,31 +19,77 @@ CREATE TABLE scenarios (
     head          TEXT,                        -- release id; null before the base release
     last_sequence BIGINT  NOT NULL DEFAULT 0,  -- of its records
     inferences    BIGINT  NOT NULL DEFAULT 0,
-    reports       BIGINT  NOT NULL DEFAULT 0,
+    reports       BIGINT  NOT NULL DEFAULT 0,  -- inferences and reports count all that ever came
+    stored_records BIGINT NOT NULL DEFAULT 0,
+    stored_bytes  BIGINT  NOT NULL DEFAULT 0,
     PRIMARY KEY (tenant, name)
 );
 
 
 CREATE TABLE records (
-    tenant     TEXT    NOT NULL,
-    scenario   TEXT    NOT NULL,
-    sequence   BIGINT  NOT NULL,
-    id         TEXT    NOT NULL,
-    kind       TEXT    NOT NULL CHECK (kind IN ('inference', 'report')),
-    status     TEXT    CHECK (status IN ('complete', 'cancelled', 'failed')),
-    capture    BIGINT  CHECK (capture IN (0, 1)),
-    trace      TEXT,                           -- JSON: release spans and sampling parameters
-    logprobs   BYTEA,                          -- f32, little-endian
-    output     BYTEA,                          -- u32, little-endian
-    prompt     BYTEA,                          -- u32, little-endian
-    body_bytes BIGINT  NOT NULL,               -- before compression
-    body       BYTEA NOT NULL,               -- JSON, zstd
+    tenant        TEXT    NOT NULL,
+    scenario      TEXT    NOT NULL,
+    sequence      BIGINT  NOT NULL,
+    id            TEXT    NOT NULL,
+    kind          TEXT    NOT NULL CHECK (kind IN ('inference', 'report')),
+    created_at_ms BIGINT  NOT NULL,
+    session       TEXT,                        -- or its digest, where it is long
+    call          TEXT,                        -- kind of side call; null: a turn of the conversation
+    status        TEXT    CHECK (status IN ('complete', 'cancelled', 'failed')),
+    capture       BIGINT  CHECK (capture IN (0, 1)),
+    stored_bytes  BIGINT  NOT NULL,            -- of trace, tokens and body
+    trace         TEXT,                        -- JSON: release spans and sampling parameters
+    logprobs      BYTEA,                        -- f32, little-endian
+    output        BYTEA,                        -- u32, little-endian
+    prompt        BYTEA,                        -- u32, little-endian
+    body_bytes    BIGINT  NOT NULL,            -- before compression
+    body          BYTEA NOT NULL,            -- JSON, zstd
     PRIMARY KEY (tenant, scenario, sequence),
     UNIQUE (tenant, scenario, id),
     FOREIGN KEY (tenant, scenario) REFERENCES scenarios (tenant, name)
 );
+CREATE INDEX records_by_time ON records (tenant, scenario, created_at_ms, sequence);
+CREATE INDEX records_by_session ON records (tenant, scenario, session, sequence) WHERE session IS NOT NULL;
 -- Bodies are compressed already; token columns are read as a whole.
 ALTER TABLE records ALTER body SET STORAGE EXTERNAL;
+
+CREATE TABLE record_tags (
+    tenant   TEXT    NOT NULL,
+    scenario TEXT    NOT NULL,
+    tag      TEXT    NOT NULL,
+    value    TEXT    NOT NULL,                 -- or its digest, where it is long
+    sequence BIGINT  NOT NULL,
+    PRIMARY KEY (tenant, scenario, sequence, tag)
+);
+CREATE INDEX record_tags_by_value ON record_tags (tenant, scenario, tag, value, sequence);
+
+-- What is left of a record that was erased or dropped: enough for the samples and steps that name it.
+CREATE TABLE tombstones (
+    tenant   TEXT    NOT NULL,
+    scenario TEXT    NOT NULL,
+    id       TEXT    NOT NULL,
+    sequence BIGINT  NOT NULL,
+    kind     TEXT    NOT NULL CHECK (kind IN ('inference', 'report')),
+    cause    TEXT    NOT NULL CHECK (cause IN ('erased', 'dropped')),
+    at_ms    BIGINT  NOT NULL,
+    PRIMARY KEY (tenant, scenario, id),
+    FOREIGN KEY (tenant, scenario) REFERENCES scenarios (tenant, name)
+);
+
+-- Reports that were taken back.
+CREATE TABLE retractions (
+    tenant   TEXT    NOT NULL,
+    scenario TEXT    NOT NULL,
+    report   TEXT    NOT NULL,
+    at_ms    BIGINT  NOT NULL,
+    PRIMARY KEY (tenant, scenario, report),
+    FOREIGN KEY (tenant, scenario) REFERENCES scenarios (tenant, name)
+);
+
+-- One row while bytes of erased records may still lie in the file.
+CREATE TABLE unscrubbed (
+    one BIGINT  NOT NULL PRIMARY KEY CHECK (one = 1)
+);
 
 -- One row per report that references records. Its state is exactly one of four, for ever.
 CREATE TABLE samples (
@@ -58,6 +104,7 @@ CREATE TABLE samples (
     amended_by    TEXT,                        -- a later report
     score         DOUBLE PRECISION,
     metadata      TEXT    NOT NULL,            -- JSON object
+    content       TEXT,                        -- digest of what the report says; null: erased
     PRIMARY KEY (tenant, scenario, report),
     CHECK ((state IN ('reserved', 'consumed')) = (step IS NOT NULL)),
     CHECK ((state = 'retired') = (reason IS NOT NULL)),

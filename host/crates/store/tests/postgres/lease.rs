@@ -48,13 +48,7 @@ async fn a_reader_beside_the_writer_sees_what_is_committed_and_writes_nothing() 
 async fn a_session_that_the_server_ends_is_opened_again_with_its_lease() {
     let fixture = Fixture::new().await;
     fixture.graded(1).await;
-    let schema = fixture.place.address().rsplit('=').next().expect("a schema").to_owned();
-    // Only the writer's session of this schema holds an advisory lock with its key.
-    let end = format!(
-        "SET search_path = {schema}; SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' \
-         AND ((classid::bigint << 32) | objid::bigint) = hashtextextended('reef store in ' || current_schema(), 0)"
-    );
-    crate::server::shared().query(&end).await;
+    drop(fixture.place.after_crash().await);
     let lost = fixture.store.append_inference(&tenant(), &name(), inference("r-2", &[1], &[2])).await;
     assert!(matches!(lost, Err(StoreError::Unavailable { .. })), "{lost:?}");
     fixture.graded(3).await;

@@ -7,6 +7,12 @@ mod conservation;
 #[path = "../store/crash.rs"]
 mod crash;
 #[cfg(test)]
+#[path = "../store/erase.rs"]
+mod erase;
+#[cfg(test)]
+#[path = "../store/feedback.rs"]
+mod feedback;
+#[cfg(test)]
 #[path = "../store/fixture.rs"]
 mod fixture;
 #[cfg(test)]
@@ -40,7 +46,13 @@ mod reports;
 #[cfg(test)]
 mod restart;
 #[cfg(test)]
+#[path = "../store/retention.rs"]
+mod retention;
+#[cfg(test)]
 mod server;
 #[cfg(test)]
 #[path = "../store/steps.rs"]
 mod steps;
+#[cfg(test)]
+#[path = "../store/transfer.rs"]
+mod transfer;

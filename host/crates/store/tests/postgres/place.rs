@@ -23,6 +23,17 @@ impl Place {
         Self(format!("{}&options[search_path]={schema}", server.url()))
     }
 
+    /// The server ends the writer's session, as it does when a process dies.
+    pub async fn after_crash(&self) -> Self {
+        let schema = self.0.rsplit('=').next().expect("a schema");
+        let end = format!(
+            "SET search_path = {schema}; SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' \
+             AND ((classid::bigint << 32) | objid::bigint) = hashtextextended('reef store in ' || current_schema(), 0)"
+        );
+        shared().query(&end).await;
+        Self(self.0.clone())
+    }
+
     /// Tells another process where it is.
     pub fn address(&self) -> String {
         self.0.clone()

@@ -170,6 +170,14 @@ impl Fixture {
         self.store = self.place.open().await.expect("opened again");
     }
 
+    /// Goes on with what a crash leaves behind.
+    pub async fn crash(&mut self) {
+        let left = self.place.after_crash().await;
+        self.store.close().await;
+        self.place = left;
+        self.store = self.place.open().await.expect("opened after the crash");
+    }
+
     pub async fn answer(&self, record: Inference) -> i64 {
         self.store.append_inference(&tenant(), &name(), record).await.expect("appended")
     }

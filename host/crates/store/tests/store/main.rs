@@ -9,6 +9,12 @@ mod disk;
 #[cfg(test)]
 mod durability;
 #[cfg(test)]
+mod erase;
+#[cfg(test)]
+mod faults;
+#[cfg(test)]
+mod feedback;
+#[cfg(test)]
 mod fixture;
 #[cfg(test)]
 mod groups;
@@ -31,4 +37,10 @@ mod releases;
 #[cfg(test)]
 mod reports;
 #[cfg(test)]
+mod retention;
+#[cfg(test)]
+mod scrub;
+#[cfg(test)]
 mod steps;
+#[cfg(test)]
+mod transfer;

@@ -24,6 +24,15 @@ impl Place {
         open(&self.address()).await
     }
 
+    /// The image of the files as a power cut would leave them, in a place of its own.
+    pub async fn after_crash(&self) -> Self {
+        let image = Self::new().await;
+        for file in ["reef.db", "reef.db-wal"] {
+            std::fs::copy(self.0.path().join(file), image.0.path().join(file)).expect("copied");
+        }
+        image
+    }
+
     fn path(&self) -> PathBuf {
         self.0.path().join("reef.db")
     }
