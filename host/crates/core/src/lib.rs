@@ -17,7 +17,9 @@ pub use gate::{
     Progress, Recheck, Sequential, SequentialPlan, Tested, gate_decision, recheck, recheck_due,
 };
 pub use name::{ContentId, InvalidName, RecordId, ReleaseId, ScenarioName, Tag, TenantId, sha256_hex};
-pub use record::{Inference, LIVE_REPORT_PREFIX, RecordStatus, ReleaseSpan, Report, ReportError, Sampling, TokenTrace};
+pub use record::{
+    CALL_TAG, Inference, LIVE_REPORT_PREFIX, MAIN_CALL, RecordStatus, ReleaseSpan, Report, ReportError, Sampling, TokenTrace,
+};
 pub use release::{Release, ReleaseManifest, ReleaseOrigin, Surface};
 pub use sample::{AssemblyError, Sample, Trajectory, Turn, TurnSpan, assemble, lag};
 pub use step::{CallReport, Step, StepOutcome};

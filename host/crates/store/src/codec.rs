@@ -1,10 +1,12 @@
 //! How values become columns: JSON bodies under zstd, token columns as little-endian binary.
 //! Every reader checks lengths and bounds, because a damaged file is outside data.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use zstd::bulk::{Compressor, Decompressor};
 
 use crate::error::{Fault, StoreError, damaged, invalid};
 
@@ -31,7 +33,7 @@ pub(crate) async fn pack<T: Serialize>(value: &T, what: &str) -> Result<Body, Fa
         return Err(invalid(format!("{what} has {} bytes; the limit is {BODY_BYTES_MAX}", raw.len())));
     }
     let raw_bytes = i64::try_from(raw.len()).map_err(|e| invalid(e.to_string()))?;
-    let (depth, packed) = heavy(raw.len(), move || (nesting(&raw), zstd::bulk::compress(&raw, ZSTD_LEVEL))).await?;
+    let (depth, packed) = heavy(raw.len(), move || (nesting(&raw), compress(&raw))).await?;
     readable(depth, what)?;
     let bytes = packed.map_err(|e| invalid(format!("{what} cannot be compressed: {e}")))?;
     Ok(Body { bytes, raw_bytes })
@@ -45,10 +47,30 @@ where
     let size = usize::try_from(raw_bytes).ok().filter(|size| *size <= BODY_BYTES_MAX);
     let size = size.ok_or_else(|| damaged(what, format!("impossible size {raw_bytes}")))?;
     let read = move || -> Result<T, String> {
-        let raw = zstd::bulk::decompress(&bytes, size).map_err(|e| e.to_string())?;
+        let raw = decompress(&bytes, size).map_err(|e| e.to_string())?;
         serde_json::from_slice(&raw).map_err(|e| e.to_string())
     };
     heavy(size, read).await?.map_err(|e| damaged(what, e))
+}
+
+thread_local! {
+    /// Making a context costs more than packing a small body, so each thread keeps its own.
+    static COMPRESSOR: RefCell<Option<Compressor<'static>>> = const { RefCell::new(None) };
+    static DECOMPRESSOR: RefCell<Option<Decompressor<'static>>> = const { RefCell::new(None) };
+}
+
+fn compress(raw: &[u8]) -> std::io::Result<Vec<u8>> {
+    COMPRESSOR.with_borrow_mut(|kept| {
+        let compressor = kept.take().map_or_else(|| Compressor::new(ZSTD_LEVEL), Ok)?;
+        kept.insert(compressor).compress(raw)
+    })
+}
+
+fn decompress(bytes: &[u8], size: usize) -> std::io::Result<Vec<u8>> {
+    DECOMPRESSOR.with_borrow_mut(|kept| {
+        let decompressor = kept.take().map_or_else(Decompressor::new, Ok)?;
+        kept.insert(decompressor).decompress(bytes, size)
+    })
 }
 
 /// Runs work in place when it is small, else where it blocks no request.
@@ -99,6 +121,11 @@ pub(crate) fn from_text<T: DeserializeOwned>(text: &str, what: &str) -> Result<T
     serde_json::from_str(text).map_err(|e| damaged(what, e))
 }
 
+/// A small number that is stored with 64 bits.
+pub(crate) fn number(stored: i64, what: &str) -> Result<u32, Fault> {
+    u32::try_from(stored).map_err(|e| damaged(what, e))
+}
+
 /// Token ids as bytes.
 pub(crate) fn ids_to_bytes(ids: &[u32]) -> Vec<u8> {
     ids.iter().flat_map(|id| id.to_le_bytes()).collect()
@@ -128,28 +155,53 @@ fn words(bytes: &[u8]) -> Result<impl Iterator<Item = [u8; 4]>, Fault> {
     }
 }
 
-/// A metric in JSON, which has no word for values that are not finite.
+/// A number in JSON, which has no word for values that are not finite.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
-enum Metric {
+pub(crate) enum Number {
     Finite(f64),
-    Other(String),
+    Other(NotFinite),
+}
+
+/// A value that is not finite, as Rust writes it.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub(crate) struct NotFinite(f64);
+
+impl TryFrom<String> for NotFinite {
+    type Error = std::num::ParseFloatError;
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse().map(Self)
+    }
+}
+
+impl From<NotFinite> for String {
+    fn from(value: NotFinite) -> Self {
+        value.0.to_string()
+    }
+}
+
+impl Number {
+    pub(crate) fn of(value: f64) -> Self {
+        if value.is_finite() { Self::Finite(value) } else { Self::Other(NotFinite(value)) }
+    }
+
+    pub(crate) fn get(&self) -> f64 {
+        match self {
+            Self::Finite(value) | Self::Other(NotFinite(value)) => *value,
+        }
+    }
 }
 
 /// Metrics as text, without loss.
 pub(crate) fn metrics_to_text(metrics: &BTreeMap<String, f64>) -> Result<String, Fault> {
-    let kept = |v: &f64| if v.is_finite() { Metric::Finite(*v) } else { Metric::Other(v.to_string()) };
-    to_text(&metrics.iter().map(|(name, value)| (name, kept(value))).collect::<BTreeMap<_, _>>())
+    to_text(&metrics.iter().map(|(name, value)| (name, Number::of(*value))).collect::<BTreeMap<_, _>>())
 }
 
 /// Metrics from text.
 pub(crate) fn metrics_from_text(text: &str) -> Result<BTreeMap<String, f64>, Fault> {
-    let stored: BTreeMap<String, Metric> = from_text(text, "metrics")?;
-    let read = |value| match value {
-        Metric::Finite(value) => Ok(value),
-        Metric::Other(text) => text.parse::<f64>().map_err(|e| damaged("metrics", e)),
-    };
-    stored.into_iter().map(|(name, value)| Ok((name, read(value)?))).collect()
+    let stored: BTreeMap<String, Number> = from_text(text, "metrics")?;
+    Ok(stored.into_iter().map(|(name, value)| (name, value.get())).collect())
 }
 
 #[cfg(test)]

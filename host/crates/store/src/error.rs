@@ -1,10 +1,12 @@
-//! Errors of the store, split by what the caller can do about them, and how SQLite's codes become them.
+//! Errors of the store, split by what the caller can do about them, and how the databases' codes become them.
 //! Inside the crate a `Fault` travels; `Store` and the writer turn it into a `StoreError` that names the file.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use reef_core::{RecordId, ReleaseId, ScenarioName};
+use sqlx::postgres::PgDatabaseError;
+use sqlx::sqlite::SqliteError;
 
 /// Why the store refused or failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -73,6 +75,14 @@ pub enum StoreError {
         /// The system's words.
         reason: String,
     },
+    /// Another process is the store's only writer.
+    #[error("{} is in use by {holder}; stop that process first, or choose another database", .path.display())]
+    InUse {
+        /// The database.
+        path: PathBuf,
+        /// Who has the lease.
+        holder: String,
+    },
     /// `close` was called.
     #[error("the store is closed because the server is stopping")]
     Closed,
@@ -85,7 +95,7 @@ fn shown(release: &Option<ReleaseId>) -> &str {
 /// What went wrong inside a query or a write, before the file is named.
 #[derive(Debug)]
 pub(crate) enum Fault {
-    /// SQLite or sqlx failed.
+    /// The database or sqlx failed.
     Sql(sqlx::Error),
     /// A stored value cannot be read back.
     Damaged(String),
@@ -128,7 +138,11 @@ impl Fault {
             Self::Refused(error) => error,
             Self::Damaged(reason) => StoreError::Corrupt { path, reason },
             Self::Sql(sqlx::Error::PoolClosed) => StoreError::Closed,
-            Self::Sql(error) => told_sql(&error, path),
+            Self::Sql(error) => match code(&error) {
+                Some(Code::Postgres(code)) => told_postgres(&code, &error, path),
+                Some(Code::Sqlite(code)) => told_sqlite(Some(code), &error, path),
+                None => told_sqlite(None, &error, path),
+            },
         }
     }
 
@@ -137,8 +151,17 @@ impl Fault {
         match self {
             Self::Refused(_) | Self::Damaged(_) => true,
             Self::Sql(sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_)) => true,
-            Self::Sql(error) => matches!(primary_code(error), Some(SQLITE_TOOBIG | SQLITE_CONSTRAINT)),
+            Self::Sql(error) => match code(error) {
+                Some(Code::Sqlite(code)) => matches!(code, SQLITE_TOOBIG | SQLITE_CONSTRAINT),
+                Some(Code::Postgres(code)) => code.starts_with(PG_DATA_EXCEPTION) || code.starts_with(PG_CONSTRAINT),
+                None => false,
+            },
         }
+    }
+
+    /// Does a row that this one names not exist?
+    pub(crate) fn is_foreign_key_violation(&self) -> bool {
+        matches!(self, Self::Sql(sqlx::Error::Database(error)) if error.is_foreign_key_violation())
     }
 
     /// Did a unique key exist already?
@@ -156,19 +179,53 @@ const SQLITE_TOOBIG: i32 = 18;
 const SQLITE_CONSTRAINT: i32 = 19;
 const SQLITE_NOTADB: i32 = 26;
 
-/// The low byte of SQLite's extended code.
-fn primary_code(error: &sqlx::Error) -> Option<i32> {
-    let code = error.as_database_error()?.code()?;
-    code.parse::<i32>().ok().map(|code| code & 0xff)
+// https://www.postgresql.org/docs/current/errcodes-appendix.html
+const PG_DATA_EXCEPTION: &str = "22";
+const PG_CONSTRAINT: &str = "23";
+const PG_DISK_FULL: &str = "53100";
+const PG_CORRUPTED: [&str; 2] = ["XX001", "XX002"];
+
+/// What the database says.
+enum Code {
+    /// The low byte of SQLite's extended code.
+    Sqlite(i32),
+    /// Five characters.
+    Postgres(String),
 }
 
-fn told_sql(error: &sqlx::Error, path: PathBuf) -> StoreError {
-    let reason = error.as_database_error().map_or_else(|| error.to_string(), |e| e.message().to_owned());
-    match (primary_code(error), error) {
+fn code(error: &sqlx::Error) -> Option<Code> {
+    let error = error.as_database_error()?;
+    if let Some(error) = error.try_downcast_ref::<PgDatabaseError>() {
+        return Some(Code::Postgres(error.code().to_owned()));
+    }
+    error.try_downcast_ref::<SqliteError>()?;
+    error.code()?.parse::<i32>().ok().map(|code| Code::Sqlite(code & 0xff))
+}
+
+fn reason(error: &sqlx::Error) -> String {
+    error.as_database_error().map_or_else(|| error.to_string(), |e| e.message().to_owned())
+}
+
+fn told_sqlite(code: Option<i32>, error: &sqlx::Error, path: PathBuf) -> StoreError {
+    let reason = reason(error);
+    match (code, error) {
         (Some(SQLITE_READONLY), _) => StoreError::ReadOnly { path },
         (Some(SQLITE_FULL), _) => StoreError::Full { path },
         (Some(SQLITE_CORRUPT | SQLITE_NOTADB), _) => StoreError::Corrupt { path, reason },
         (None, sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_)) => StoreError::Corrupt { path, reason },
+        _ => StoreError::Unavailable { path, reason },
+    }
+}
+
+fn told_postgres(code: &str, error: &sqlx::Error, path: PathBuf) -> StoreError {
+    let reason = reason(error);
+    match code {
+        PG_DISK_FULL => StoreError::Full { path },
+        code if PG_CORRUPTED.contains(&code) => StoreError::Corrupt { path, reason },
+        // Such as a NUL character in a text, which Postgres does not store.
+        code if code.starts_with(PG_DATA_EXCEPTION) => {
+            StoreError::Invalid(format!("the database cannot store a value of this write: {reason}"))
+        }
         _ => StoreError::Unavailable { path, reason },
     }
 }
@@ -187,7 +244,7 @@ pub(crate) fn require_writable(path: &Path) -> Result<(), StoreError> {
 /// Why the first connection failed: a file that cannot be made in a folder that exists is a matter of permissions.
 pub(crate) fn told_opening(error: sqlx::Error, path: &Path) -> StoreError {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    if primary_code(&error) == Some(SQLITE_CANTOPEN) && folder.is_dir() && !path.is_dir() {
+    if matches!(code(&error), Some(Code::Sqlite(SQLITE_CANTOPEN))) && folder.is_dir() && !path.is_dir() {
         return StoreError::ReadOnly { path: path.to_owned() };
     }
     Fault::Sql(error).told(path)

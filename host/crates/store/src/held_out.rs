@@ -2,12 +2,12 @@
 //! that no query for samples touches.
 
 use reef_core::{HeldOutTask, ScenarioName, TenantId};
-use sqlx::SqliteConnection;
 
 use crate::Store;
 use crate::codec::{from_text, to_text};
 use crate::error::{Fault, StoreError, invalid};
 use crate::key::Key;
+use crate::sql::{self, Connection};
 
 /// Tasks of one scenario; each costs two generations per evaluation.
 const TASKS_MAX: usize = 10_000;
@@ -35,22 +35,22 @@ impl Store {
     /// The held-out tasks, in the order in which they were set.
     pub async fn held_out(&self, t: &TenantId, s: &ScenarioName) -> Result<Vec<HeldOutTask>, StoreError> {
         let mut conn = self.reader().await?;
-        let sql = "SELECT task FROM held_out WHERE tenant = ?1 AND scenario = ?2 ORDER BY position";
-        let rows = sqlx::query_scalar(sql).bind(t.as_str()).bind(s.as_str()).fetch_all(&mut *conn).await;
-        let rows: Vec<String> = self.told(rows.map_err(Fault::Sql))?;
+        let sql = "SELECT task FROM held_out WHERE tenant = $1 AND scenario = $2 ORDER BY position";
+        let rows = sql::query(sql).bind(t.as_str()).bind(s.as_str()).scalars(&mut conn).await;
+        let rows: Vec<String> = self.told(rows)?;
         self.told(rows.iter().map(|text| from_text(text, "held-out task")).collect())
     }
 }
 
-async fn replace(conn: &mut SqliteConnection, key: Key, list: String) -> Result<(), Fault> {
-    let known = "SELECT 1 FROM scenarios WHERE tenant = ?1 AND name = ?2";
-    let query = sqlx::query(known).bind(key.tenant()).bind(key.scenario());
-    if query.fetch_optional(&mut *conn).await?.is_none() {
+async fn replace(conn: &mut Connection, key: Key, list: String) -> Result<(), Fault> {
+    let known = "SELECT name FROM scenarios WHERE tenant = $1 AND name = $2";
+    let query = sql::query(known).bind(key.tenant()).bind(key.scenario());
+    if query.scalar_optional::<String>(&mut *conn).await?.is_none() {
         return Err(key.unknown());
     }
-    let sql = "DELETE FROM held_out WHERE tenant = ?1 AND scenario = ?2";
-    sqlx::query(sql).bind(key.tenant()).bind(key.scenario()).execute(&mut *conn).await?;
-    let sql = "INSERT INTO held_out (tenant, scenario, position, task) SELECT ?1, ?2, key, value FROM json_each(?3)";
-    sqlx::query(sql).bind(key.tenant()).bind(key.scenario()).bind(list).execute(&mut *conn).await?;
+    let sql = "DELETE FROM held_out WHERE tenant = $1 AND scenario = $2";
+    sql::query(sql).bind(key.tenant()).bind(key.scenario()).execute(&mut *conn).await?;
+    let sql = "INSERT INTO held_out (tenant, scenario, position, task) SELECT $1, $2, key, value FROM json_each($3)";
+    sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(list).execute(&mut *conn).await?;
     Ok(())
 }

@@ -7,13 +7,13 @@ use std::collections::BTreeMap;
 use reef_core::{AssemblyError, Gate, RecordId, ScenarioName, TenantId};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use sqlx::SqliteConnection;
 
 use crate::Store;
 use crate::bytes::Bytes;
 use crate::codec::{self, Body};
 use crate::error::{Fault, StoreError};
 use crate::key::Key;
+use crate::sql::{self, Connection};
 
 /// State of a recipe as it is stored with a step.
 pub type RecordedState = BTreeMap<String, Bytes>;
@@ -126,9 +126,9 @@ impl Store {
     ) -> Result<Option<RecordedStep>, StoreError> {
         let mut conn = self.reader().await?;
         let sql = "SELECT inputs_bytes, inputs, transcript_bytes, transcript FROM step_inputs \
-                   WHERE tenant = ?1 AND scenario = ?2 AND step = ?3";
-        let query = sqlx::query_as(sql).bind(t.as_str()).bind(s.as_str()).bind(n);
-        let row: Option<Row> = self.told(query.fetch_optional(&mut *conn).await.map_err(Fault::Sql))?;
+                   WHERE tenant = $1 AND scenario = $2 AND step = $3";
+        let query = sql::query(sql).bind(t.as_str()).bind(s.as_str()).bind(n);
+        let row: Option<Row> = self.told(query.fetch_optional(&mut conn).await)?;
         match row {
             Some(row) => Ok(Some(self.told(read(row).await)?)),
             None => Ok(None),
@@ -154,18 +154,18 @@ pub(crate) async fn packed<T: Serialize>(part: Option<&T>, what: &str) -> Result
 }
 
 /// Writes the inputs inside the transaction that begins the step.
-pub(crate) async fn begin(conn: &mut SqliteConnection, key: &Key, step: u32, inputs: &Body) -> Result<(), Fault> {
-    let sql = "INSERT INTO step_inputs (tenant, scenario, step, inputs_bytes, inputs) VALUES (?1, ?2, ?3, ?4, ?5)";
-    let query = sqlx::query(sql).bind(key.tenant()).bind(key.scenario()).bind(step);
+pub(crate) async fn begin(conn: &mut Connection, key: &Key, step: u32, inputs: &Body) -> Result<(), Fault> {
+    let sql = "INSERT INTO step_inputs (tenant, scenario, step, inputs_bytes, inputs) VALUES ($1, $2, $3, $4, $5)";
+    let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(step);
     query.bind(inputs.raw_bytes).bind(inputs.bytes.as_slice()).execute(conn).await?;
     Ok(())
 }
 
 /// Writes the transcript inside the transaction that ends the step. A step without inputs gets none.
-pub(crate) async fn finish(conn: &mut SqliteConnection, key: &Key, step: u32, transcript: &Body) -> Result<(), Fault> {
-    let sql = "UPDATE step_inputs SET transcript_bytes = ?4, transcript = ?5 \
-               WHERE tenant = ?1 AND scenario = ?2 AND step = ?3";
-    let query = sqlx::query(sql).bind(key.tenant()).bind(key.scenario()).bind(step);
+pub(crate) async fn finish(conn: &mut Connection, key: &Key, step: u32, transcript: &Body) -> Result<(), Fault> {
+    let sql = "UPDATE step_inputs SET transcript_bytes = $4, transcript = $5 \
+               WHERE tenant = $1 AND scenario = $2 AND step = $3";
+    let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(step);
     query.bind(transcript.raw_bytes).bind(transcript.bytes.as_slice()).execute(conn).await?;
     Ok(())
 }

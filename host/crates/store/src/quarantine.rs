@@ -3,12 +3,12 @@
 
 use reef_core::{ScenarioName, TenantId};
 use serde_json::Value;
-use sqlx::SqliteConnection;
 
 use crate::Store;
 use crate::codec::{from_text, to_text};
 use crate::error::{Fault, StoreError, invalid};
 use crate::key::Key;
+use crate::sql::{self, Connection};
 
 /// Bytes of a record as JSON.
 const RECORD_BYTES_MAX: usize = 64 << 10;
@@ -17,9 +17,9 @@ impl Store {
     /// The record of a recipe, which its label names; none = it is clean.
     pub async fn quarantine(&self, t: &TenantId, s: &ScenarioName, label: &str) -> Result<Option<Value>, StoreError> {
         let mut conn = self.reader().await?;
-        let sql = "SELECT record FROM quarantine WHERE tenant = ?1 AND scenario = ?2 AND recipe = ?3";
-        let query = sqlx::query_scalar(sql).bind(t.as_str()).bind(s.as_str()).bind(label);
-        let text: Option<String> = self.told(query.fetch_optional(&mut *conn).await.map_err(Fault::Sql))?;
+        let sql = "SELECT record FROM quarantine WHERE tenant = $1 AND scenario = $2 AND recipe = $3";
+        let query = sql::query(sql).bind(t.as_str()).bind(s.as_str()).bind(label);
+        let text: Option<String> = self.told(query.scalar_optional(&mut conn).await)?;
         self.told(text.map(|text| from_text(&text, "quarantine record")).transpose())
     }
 
@@ -41,18 +41,18 @@ impl Store {
     }
 }
 
-async fn write(conn: &mut SqliteConnection, key: Key, label: String, text: Option<String>) -> Result<(), Fault> {
+async fn write(conn: &mut Connection, key: Key, label: String, text: Option<String>) -> Result<(), Fault> {
     const SET: &str = "INSERT INTO quarantine (tenant, scenario, recipe, record) \
-                       SELECT tenant, name, ?3, ?4 FROM scenarios WHERE tenant = ?1 AND name = ?2 \
+                       SELECT tenant, name, $3, $4 FROM scenarios WHERE tenant = $1 AND name = $2 \
                        ON CONFLICT (tenant, scenario, recipe) DO UPDATE SET record = excluded.record";
-    const CLEAR: &str = "DELETE FROM quarantine WHERE tenant = ?1 AND scenario = ?2 AND recipe = ?3";
+    const CLEAR: &str = "DELETE FROM quarantine WHERE tenant = $1 AND scenario = $2 AND recipe = $3";
     let sql = if text.is_some() { SET } else { CLEAR };
-    let query = sqlx::query(sql).bind(key.tenant()).bind(key.scenario()).bind(label);
+    let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(label);
     let Some(text) = text else {
         query.execute(conn).await?;
         return Ok(());
     };
-    if query.bind(text).execute(conn).await?.rows_affected() == 0 {
+    if query.bind(text).execute(conn).await? == 0 {
         return Err(key.unknown());
     }
     Ok(())

@@ -5,13 +5,15 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
-use sqlx::{ConnectOptions, SqliteConnection};
+use sqlx::ConnectOptions;
+use sqlx::sqlite::SqliteConnectOptions;
 use tokio::sync::Semaphore;
 
 use crate::error::{Fault, StoreError, told_opening};
-use crate::store::{BUSY_TIMEOUT, Inner, MIGRATIONS, READER_WAIT, READERS_MAX};
-use crate::{Store, writer};
+use crate::home::Home;
+use crate::sql::{self, Connection};
+use crate::store::Inner;
+use crate::{Store, postgres, sqlite, writer};
 
 impl Store {
     /// Opens the database at `path` to read only; it must be there and of this version. Writes are refused.
@@ -22,19 +24,28 @@ impl Store {
             .filename(path)
             .read_only(true)
             .immutable(unshared)
-            .busy_timeout(BUSY_TIMEOUT)
+            .busy_timeout(sqlite::BUSY_TIMEOUT)
             .disable_statement_logging();
-        let mut connection = options.connect().await.map_err(|e| told_opening(e, path))?;
-        require_version(&mut connection).await.map_err(|fault| fault.told(path)).map_err(|error| name(error, path))?;
+        let connection = options.connect().await.map_err(|e| told_opening(e, path))?;
+        Self::reading(Home::Sqlite(options), Connection::Sqlite(connection), unshared).await
+    }
+
+    /// The same in Postgres, beside the server that writes there.
+    pub async fn connect_read_only(url: &str) -> Result<Self, StoreError> {
+        let options = postgres::options(url).map_err(|fault| fault.told(Path::new("the store")))?;
+        let place = postgres::place(&options);
+        let connection = options.connect().await.map_err(|e| Fault::Sql(e).told(&place))?;
+        Self::reading(Home::Postgres(options), Connection::Postgres(connection), false).await
+    }
+
+    async fn reading(home: Home, mut connection: Connection, unshared: bool) -> Result<Self, StoreError> {
+        let place = home.place();
+        let checked = require_version(&mut connection).await.map_err(|fault| fault.told(&place));
+        checked.map_err(|error| name(error, &place))?;
         drop(connection);
-        let readers = SqlitePoolOptions::new()
-            .max_connections(READERS_MAX)
-            .acquire_timeout(READER_WAIT)
-            .test_before_acquire(false)
-            .connect_lazy_with(options);
         let inner = Inner {
-            path: Arc::from(path),
-            readers,
+            path: Arc::from(place),
+            readers: home.readers(),
             unshared,
             read_only: true,
             jobs: Mutex::new(None),
@@ -46,6 +57,9 @@ impl Store {
     }
 }
 
+/// SQLSTATE of a table that does not exist.
+const PG_UNDEFINED_TABLE: &str = "42P01";
+
 /// Does a program hold the file open to write, or has one left its log behind?
 pub(crate) fn in_use(path: &Path) -> bool {
     let mut log = path.as_os_str().to_owned();
@@ -54,14 +68,19 @@ pub(crate) fn in_use(path: &Path) -> bool {
 }
 
 /// Every migration of this program has run, and no other.
-async fn require_version(conn: &mut SqliteConnection) -> Result<(), Fault> {
+async fn require_version(conn: &mut Connection) -> Result<(), Fault> {
+    let migrations = if conn.is_postgres() { &postgres::MIGRATIONS } else { &sqlite::MIGRATIONS };
     let sql = "SELECT version FROM _sqlx_migrations WHERE success ORDER BY version";
-    let found: Vec<i64> = match sqlx::query_scalar(sql).fetch_all(conn).await {
+    let found: Vec<i64> = match sql::query(sql).scalars(conn).await {
         Ok(found) => found,
-        Err(sqlx::Error::Database(error)) if error.message().contains("no such table") => Vec::new(),
-        Err(error) => return Err(error.into()),
+        Err(Fault::Sql(sqlx::Error::Database(error)))
+            if error.message().contains("no such table") || error.code().as_deref() == Some(PG_UNDEFINED_TABLE) =>
+        {
+            Vec::new()
+        }
+        Err(fault) => return Err(fault),
     };
-    let known: Vec<i64> = MIGRATIONS.iter().map(|migration| migration.version).collect();
+    let known: Vec<i64> = migrations.iter().map(|migration| migration.version).collect();
     if found == known {
         return Ok(());
     }

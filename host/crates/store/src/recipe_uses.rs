@@ -6,13 +6,13 @@ use std::collections::BTreeMap;
 
 use reef_core::{ScenarioName, TenantId};
 use serde::{Deserialize, Serialize};
-use sqlx::SqliteConnection;
 
 use crate::Store;
-use crate::codec::{self, Body};
+use crate::codec::{self, Body, number};
 use crate::error::{Fault, StoreError, conflict, damaged, invalid};
 use crate::key::Key;
 use crate::state;
+use crate::sql::{self, Connection};
 
 /// Key of the state that names the recipe which wrote it last: `name@version#sha256:…`. Written by every exchange,
 /// and by every step that is committed.
@@ -75,7 +75,7 @@ pub struct RecipeUse {
     pub at_ms: i64,
 }
 
-type Row = (u32, String, String, String, String, String, i64);
+type Row = (i64, String, String, String, String, String, i64);
 
 impl Store {
     /// The recipe in use; none before the first exchange.
@@ -87,10 +87,10 @@ impl Store {
     pub async fn recipe_uses(&self, t: &TenantId, s: &ScenarioName, limit: u32) -> Result<Vec<RecipeUse>, StoreError> {
         let mut conn = self.reader().await?;
         let sql = "SELECT position, digest, name, version, reason, note, at_ms FROM recipe_uses \
-                   WHERE tenant = ?1 AND scenario = ?2 ORDER BY position DESC LIMIT ?3";
-        let query = sqlx::query_as(sql).bind(t.as_str()).bind(s.as_str());
+                   WHERE tenant = $1 AND scenario = $2 ORDER BY position DESC LIMIT $3";
+        let query = sql::query(sql).bind(t.as_str()).bind(s.as_str());
         let rows: Vec<Row> =
-            self.told(query.bind(limit.min(LISTED_MAX)).fetch_all(&mut *conn).await.map_err(Fault::Sql))?;
+            self.told(query.bind(limit.min(LISTED_MAX)).fetch_all(&mut conn).await)?;
         self.told(rows.into_iter().map(read).collect())
     }
 
@@ -103,10 +103,10 @@ impl Store {
     ) -> Result<Option<(String, RecipeState)>, StoreError> {
         let mut conn = self.reader().await?;
         let sql = "SELECT replaced_name, replaced_bytes, replaced_state FROM recipe_uses \
-                   WHERE tenant = ?1 AND scenario = ?2 AND position = ?3";
-        let query = sqlx::query_as(sql).bind(t.as_str()).bind(s.as_str()).bind(position);
+                   WHERE tenant = $1 AND scenario = $2 AND position = $3";
+        let query = sql::query(sql).bind(t.as_str()).bind(s.as_str()).bind(position);
         let row: Option<(String, i64, Vec<u8>)> =
-            self.told(query.fetch_optional(&mut *conn).await.map_err(Fault::Sql))?;
+            self.told(query.fetch_optional(&mut conn).await)?;
         let Some((name, raw_bytes, bytes)) = row else { return Ok(None) };
         let state = self.told(codec::unpack(bytes, raw_bytes, "replaced recipe state").await)?;
         Ok(Some((name, state)))
@@ -160,30 +160,31 @@ impl Exchange {
     }
 }
 
-async fn apply(conn: &mut SqliteConnection, key: Key, exchange: Exchange) -> Result<u32, Fault> {
-    let sql = "SELECT step FROM steps WHERE tenant = ?1 AND scenario = ?2 AND running = 1";
-    let running: Option<u32> =
-        sqlx::query_scalar(sql).bind(key.tenant()).bind(key.scenario()).fetch_optional(&mut *conn).await?;
+async fn apply(conn: &mut Connection, key: Key, exchange: Exchange) -> Result<u32, Fault> {
+    let sql = "SELECT step FROM steps WHERE tenant = $1 AND scenario = $2 AND running = 1";
+    let running: Option<i64> =
+        sql::query(sql).bind(key.tenant()).bind(key.scenario()).scalar_optional(&mut *conn).await?;
     if let Some(step) = running {
         return Err(conflict(format!("step {step} is running; exchange the recipe when it has ended")));
     }
-    let sql = "SELECT COALESCE(MAX(position), 0) + 1 FROM recipe_uses WHERE tenant = ?1 AND scenario = ?2";
-    let position: u32 = sqlx::query_scalar(sql).bind(key.tenant()).bind(key.scenario()).fetch_one(&mut *conn).await?;
+    let sql = "SELECT COALESCE(MAX(position), 0) + 1 FROM recipe_uses WHERE tenant = $1 AND scenario = $2";
+    let position: i64 = sql::query(sql).bind(key.tenant()).bind(key.scenario()).scalar(&mut *conn).await?;
+    let position = number(position, "position of a recipe")?;
     let next = &exchange.next;
     let sql = "INSERT INTO recipe_uses (tenant, scenario, position, digest, name, version, reason, note, at_ms, \
                  replaced_name, replaced_bytes, replaced_state) \
-               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)";
-    let query = sqlx::query(sql).bind(key.tenant()).bind(key.scenario()).bind(position).bind(&next.digest);
+               VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)";
+    let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(position).bind(&next.digest);
     let query = query.bind(&next.name).bind(&next.version).bind(next.reason.as_str()).bind(&next.note).bind(next.at_ms);
     let query = query.bind(&exchange.replaced).bind(exchange.kept.raw_bytes).bind(exchange.kept.bytes.as_slice());
     match query.execute(&mut *conn).await {
-        Err(sqlx::Error::Database(error)) if error.is_foreign_key_violation() => return Err(key.unknown()),
+        Err(fault) if fault.is_foreign_key_violation() => return Err(key.unknown()),
         other => other?,
     };
     if exchange.state.is_some() {
-        let sql = "DELETE FROM recipe_state WHERE tenant = ?1 AND scenario = ?2 AND recipe = ?3 \
-                   AND substr(key, 1, ?5) <> ?4";
-        let query = sqlx::query(sql).bind(key.tenant()).bind(key.scenario()).bind(&next.name).bind(HOST_PREFIX);
+        let sql = "DELETE FROM recipe_state WHERE tenant = $1 AND scenario = $2 AND recipe = $3 \
+                   AND substr(key, 1, CAST($5 AS INTEGER)) <> $4";
+        let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(&next.name).bind(HOST_PREFIX);
         query.bind(HOST_PREFIX.len() as i64).execute(&mut *conn).await?;
         state::apply(conn, &key, &next.name, exchange.writes()).await?;
     }
@@ -196,5 +197,6 @@ async fn apply(conn: &mut SqliteConnection, key: Key, exchange: Exchange) -> Res
 fn read((position, digest, name, version, reason, note, at_ms): Row) -> Result<RecipeUse, Fault> {
     let reason =
         UseReason::parse(&reason).ok_or_else(|| damaged("recipe use", format!("unknown reason '{reason}'")))?;
+    let position = number(position, "position of a recipe")?;
     Ok(RecipeUse { position, digest, name, version, reason, note, at_ms })
 }

@@ -2,10 +2,10 @@
 //! Their bytes lie in the data folder under their digest; the rows say what they are and since when.
 
 use serde::{Deserialize, Serialize};
-use sqlx::SqliteConnection;
 
 use crate::Store;
 use crate::error::{Fault, StoreError};
+use crate::sql::{self, Connection};
 
 /// Components of one listing.
 const RECIPES_LISTED_MAX: u32 = 1_000;
@@ -39,17 +39,17 @@ impl Store {
     pub async fn kept_recipes(&self) -> Result<Vec<KeptRecipe>, StoreError> {
         let mut conn = self.reader().await?;
         let sql = "SELECT digest, name, version, generation, bytes, first_loaded_ms FROM recipes \
-                   ORDER BY first_loaded_ms DESC, digest LIMIT ?1";
-        let rows = sqlx::query_as(sql).bind(RECIPES_LISTED_MAX).fetch_all(&mut *conn).await;
-        let rows: Vec<Row> = self.told(rows.map_err(Fault::Sql))?;
+                   ORDER BY first_loaded_ms DESC, digest LIMIT $1";
+        let rows = sql::query(sql).bind(RECIPES_LISTED_MAX).fetch_all(&mut conn).await;
+        let rows: Vec<Row> = self.told(rows)?;
         Ok(rows.into_iter().map(read).collect())
     }
 }
 
-async fn insert(conn: &mut SqliteConnection, recipe: KeptRecipe) -> Result<(), Fault> {
+async fn insert(conn: &mut Connection, recipe: KeptRecipe) -> Result<(), Fault> {
     let sql = "INSERT INTO recipes (digest, name, version, generation, bytes, first_loaded_ms) \
-               VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT DO NOTHING";
-    let query = sqlx::query(sql).bind(recipe.digest).bind(recipe.name).bind(recipe.version).bind(recipe.generation);
+               VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING";
+    let query = sql::query(sql).bind(recipe.digest).bind(recipe.name).bind(recipe.version).bind(recipe.generation);
     query.bind(recipe.bytes).bind(recipe.first_loaded_ms).execute(conn).await?;
     Ok(())
 }

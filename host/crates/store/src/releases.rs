@@ -3,12 +3,12 @@
 
 use reef_core::{Release, ReleaseId, ReleaseOrigin, ScenarioName, TenantId};
 use serde::{Deserialize, Serialize};
-use sqlx::SqliteConnection;
 
 use crate::Store;
 use crate::codec::{self, Body};
 use crate::error::{Fault, StoreError, conflict, damaged, invalid};
 use crate::key::Key;
+use crate::sql::{self, Connection};
 
 /// Releases of one listing, newest first.
 const RELEASES_LISTED_MAX: u32 = 10_000;
@@ -85,11 +85,11 @@ impl Store {
     pub async fn head(&self, t: &TenantId, s: &ScenarioName) -> Result<Option<Release>, StoreError> {
         let key = Key::of(t, s);
         let mut conn = self.reader().await?;
-        let sql = "SELECT r.body_bytes, r.body, r.metrics, r.status, 1 FROM scenarios AS s JOIN releases AS r \
+        let sql = "SELECT r.body_bytes, r.body, r.metrics, r.status, TRUE FROM scenarios AS s JOIN releases AS r \
                    ON r.tenant = s.tenant AND r.scenario = s.name AND r.release_id = s.head \
-                   WHERE s.tenant = ?1 AND s.name = ?2";
-        let query = sqlx::query_as(sql).bind(key.tenant()).bind(key.scenario());
-        let row: Option<Row> = self.told(query.fetch_optional(&mut *conn).await.map_err(Fault::Sql))?;
+                   WHERE s.tenant = $1 AND s.name = $2";
+        let query = sql::query(sql).bind(key.tenant()).bind(key.scenario());
+        let row: Option<Row> = self.told(query.fetch_optional(&mut conn).await)?;
         let listed = self.told(read_one(row).await)?;
         Ok(listed.map(|listed| listed.release))
     }
@@ -108,11 +108,11 @@ impl Store {
     /// The releases of this scenario, newest first; the latest 10,000.
     pub async fn releases(&self, t: &TenantId, s: &ScenarioName) -> Result<Vec<ListedRelease>, StoreError> {
         let mut conn = self.reader().await?;
-        let sql = "SELECT r.body_bytes, r.body, r.metrics, r.status, r.release_id IS s.head \
+        let sql = "SELECT r.body_bytes, r.body, r.metrics, r.status, r.release_id IS NOT DISTINCT FROM s.head \
                    FROM releases AS r JOIN scenarios AS s ON s.tenant = r.tenant AND s.name = r.scenario \
-                   WHERE r.tenant = ?1 AND r.scenario = ?2 ORDER BY r.position DESC LIMIT ?3";
-        let query = sqlx::query_as(sql).bind(t.as_str()).bind(s.as_str()).bind(RELEASES_LISTED_MAX);
-        let rows: Vec<Row> = self.told(query.fetch_all(&mut *conn).await.map_err(Fault::Sql))?;
+                   WHERE r.tenant = $1 AND r.scenario = $2 ORDER BY r.position DESC LIMIT $3";
+        let query = sql::query(sql).bind(t.as_str()).bind(s.as_str()).bind(RELEASES_LISTED_MAX);
+        let rows: Vec<Row> = self.told(query.fetch_all(&mut conn).await)?;
         let mut listed = Vec::with_capacity(rows.len());
         for row in rows {
             listed.push(self.told(read(row).await)?);
@@ -124,9 +124,9 @@ impl Store {
     pub async fn heads(&self, t: &TenantId, s: &ScenarioName) -> Result<Vec<(ReleaseId, i64)>, StoreError> {
         let mut conn = self.reader().await?;
         let sql = "SELECT release_id, after_sequence FROM releases \
-                   WHERE tenant = ?1 AND scenario = ?2 AND after_sequence IS NOT NULL ORDER BY position";
-        let rows = sqlx::query_as(sql).bind(t.as_str()).bind(s.as_str()).fetch_all(&mut *conn).await;
-        let rows: Vec<(String, i64)> = self.told(rows.map_err(Fault::Sql))?;
+                   WHERE tenant = $1 AND scenario = $2 AND after_sequence IS NOT NULL ORDER BY position";
+        let rows = sql::query(sql).bind(t.as_str()).bind(s.as_str()).fetch_all(&mut conn).await;
+        let rows: Vec<(String, i64)> = self.told(rows)?;
         let read = |(id, after)| Ok((ReleaseId::parse(id).map_err(|e| damaged("release id", e))?, after));
         self.told(rows.into_iter().map(read).collect())
     }
@@ -139,7 +139,7 @@ impl Store {
 }
 
 async fn append(
-    conn: &mut SqliteConnection,
+    conn: &mut Connection,
     key: Key,
     row: ReleaseRow,
     expected: Option<ReleaseId>,
@@ -153,9 +153,9 @@ async fn append(
     if let ReleaseOrigin::Promotion { step } = row.release.manifest.origin {
         // The candidate has been decided upon: it must not be promoted or rejected again.
         let sql = "UPDATE releases SET status = 'chain' \
-                   WHERE tenant = ?1 AND scenario = ?2 AND status = 'held' AND step = ?3";
-        let query = sqlx::query(sql).bind(key.tenant()).bind(key.scenario()).bind(step);
-        if query.execute(&mut *conn).await?.rows_affected() == 0 {
+                   WHERE tenant = $1 AND scenario = $2 AND status = 'held' AND step = $3";
+        let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(step);
+        if query.execute(&mut *conn).await? == 0 {
             return Err(conflict(format!(
                 "no candidate of step {step} is held; roll back to a release that was served"
             )));
@@ -166,7 +166,7 @@ async fn append(
 
 /// Writes a release and moves the head to it from `expected`.
 pub(crate) async fn advance(
-    conn: &mut SqliteConnection,
+    conn: &mut Connection,
     key: &Key,
     row: &ReleaseRow,
     expected: Option<&ReleaseId>,
@@ -178,21 +178,21 @@ pub(crate) async fn advance(
         return Err(invalid(format!("release {id} names another parent than the head that it replaces")));
     }
     insert(conn, key, row, "chain").await?;
-    let sql = "UPDATE scenarios SET head = ?3 WHERE tenant = ?1 AND name = ?2";
-    let query = sqlx::query(sql).bind(key.tenant()).bind(key.scenario()).bind(release.release_id.as_str());
+    let sql = "UPDATE scenarios SET head = $3 WHERE tenant = $1 AND name = $2";
+    let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(release.release_id.as_str());
     query.execute(conn).await?;
     Ok(())
 }
 
 /// Refuses unless this is the head. Inside the one writer's transaction, checking and moving are one.
 pub(crate) async fn require_head(
-    conn: &mut SqliteConnection,
+    conn: &mut Connection,
     key: &Key,
     expected: Option<&ReleaseId>,
 ) -> Result<(), Fault> {
-    let sql = "SELECT head FROM scenarios WHERE tenant = ?1 AND name = ?2";
-    let query = sqlx::query_scalar(sql).bind(key.tenant()).bind(key.scenario());
-    let head: Option<Option<String>> = query.fetch_optional(conn).await?;
+    let sql = "SELECT head FROM scenarios WHERE tenant = $1 AND name = $2";
+    let query = sql::query(sql).bind(key.tenant()).bind(key.scenario());
+    let head: Option<Option<String>> = query.scalar_optional(conn).await?;
     let head = head.ok_or_else(|| key.unknown())?;
     if head.as_deref() == expected.map(ReleaseId::as_str) {
         return Ok(());
@@ -203,25 +203,25 @@ pub(crate) async fn require_head(
 }
 
 /// Writes a candidate that waits for a person; the head stays.
-pub(crate) async fn hold(conn: &mut SqliteConnection, key: &Key, row: &ReleaseRow) -> Result<(), Fault> {
+pub(crate) async fn hold(conn: &mut Connection, key: &Key, row: &ReleaseRow) -> Result<(), Fault> {
     insert(conn, key, row, "held").await
 }
 
-async fn insert(conn: &mut SqliteConnection, key: &Key, row: &ReleaseRow, status: &str) -> Result<(), Fault> {
+async fn insert(conn: &mut Connection, key: &Key, row: &ReleaseRow, status: &str) -> Result<(), Fault> {
     let sql = "INSERT INTO releases (tenant, scenario, release_id, position, status, step, metrics, body_bytes, body, \
                  after_sequence) \
-               SELECT ?1, ?2, ?3, COALESCE(MAX(position), 0) + 1, ?4, ?5, ?6, ?7, ?8, \
-                 CASE ?4 WHEN 'chain' THEN \
-                   (SELECT last_sequence FROM scenarios WHERE tenant = ?1 AND name = ?2) END \
-               FROM releases WHERE tenant = ?1 AND scenario = ?2";
+               SELECT $1, $2, $3, COALESCE(MAX(position), 0) + 1, $4, $5, $6, $7, $8, \
+                 CASE $4 WHEN 'chain' THEN \
+                   (SELECT last_sequence FROM scenarios WHERE tenant = $1 AND name = $2) END \
+               FROM releases WHERE tenant = $1 AND scenario = $2";
     let step = match row.release.manifest.origin {
         ReleaseOrigin::Step { step } | ReleaseOrigin::Promotion { step } => Some(step),
         ReleaseOrigin::Base | ReleaseOrigin::Rollback { .. } => None,
     };
     let id = &row.release.release_id;
-    let query = sqlx::query(sql).bind(key.tenant()).bind(key.scenario()).bind(id.as_str()).bind(status).bind(step);
+    let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(id.as_str()).bind(status).bind(step);
     let query = query.bind(row.metrics.as_str()).bind(row.body.raw_bytes).bind(row.body.bytes.as_slice());
-    match query.execute(conn).await.map_err(Fault::Sql) {
+    match query.execute(conn).await {
         Ok(_) => Ok(()),
         Err(fault) if fault.is_unique_violation() => {
             Err(conflict(format!("release {id} exists already in this scenario")))
@@ -230,7 +230,7 @@ async fn insert(conn: &mut SqliteConnection, key: &Key, row: &ReleaseRow, status
     }
 }
 
-async fn reject(conn: &mut SqliteConnection, key: Key, id: ReleaseId) -> Result<(), Fault> {
+async fn reject(conn: &mut Connection, key: Key, id: ReleaseId) -> Result<(), Fault> {
     match select_release(conn, &key, &id).await?.map(|listed| listed.status) {
         None => Err(StoreError::UnknownRelease(id).into()),
         Some(ReleaseStatus::Rejected) => Ok(()),
@@ -238,8 +238,8 @@ async fn reject(conn: &mut SqliteConnection, key: Key, id: ReleaseId) -> Result<
             Err(conflict(format!("release {id} is not held; to leave it, roll back to another release")))
         }
         Some(ReleaseStatus::Held) => {
-            let sql = "UPDATE releases SET status = 'rejected' WHERE tenant = ?1 AND scenario = ?2 AND release_id = ?3";
-            let query = sqlx::query(sql).bind(key.tenant()).bind(key.scenario()).bind(id.as_str());
+            let sql = "UPDATE releases SET status = 'rejected' WHERE tenant = $1 AND scenario = $2 AND release_id = $3";
+            let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(id.as_str());
             query.execute(conn).await?;
             Ok(())
         }
@@ -250,14 +250,14 @@ async fn reject(conn: &mut SqliteConnection, key: Key, id: ReleaseId) -> Result<
 type Row = (i64, Vec<u8>, String, String, bool);
 
 async fn select_release(
-    conn: &mut SqliteConnection,
+    conn: &mut Connection,
     key: &Key,
     id: &ReleaseId,
 ) -> Result<Option<ListedRelease>, Fault> {
-    let sql = "SELECT r.body_bytes, r.body, r.metrics, r.status, r.release_id IS s.head \
+    let sql = "SELECT r.body_bytes, r.body, r.metrics, r.status, r.release_id IS NOT DISTINCT FROM s.head \
                FROM releases AS r JOIN scenarios AS s ON s.tenant = r.tenant AND s.name = r.scenario \
-               WHERE r.tenant = ?1 AND r.scenario = ?2 AND r.release_id = ?3";
-    let query = sqlx::query_as(sql).bind(key.tenant()).bind(key.scenario()).bind(id.as_str());
+               WHERE r.tenant = $1 AND r.scenario = $2 AND r.release_id = $3";
+    let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(id.as_str());
     read_one(query.fetch_optional(conn).await?).await
 }
 

@@ -4,14 +4,14 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use reef_core::{RecordId, Sample, ScenarioName, TenantId};
-use sqlx::SqliteConnection;
 
 use crate::Store;
 use crate::codec::{from_text, to_text};
 use crate::error::{Fault, StoreError, conflict, damaged, invalid};
 use crate::key::Key;
-use crate::records::{read_tokens, record_id};
+use crate::records::{TokenColumns, read_tokens, record_id};
 use crate::trajectory::{Exchange, Graded, Unusable, form};
+use crate::sql::{self, Connection, Value};
 
 /// Samples of one pool or batch; all their tokens are in memory at once.
 const SAMPLES_MAX: u32 = 16_384;
@@ -96,9 +96,10 @@ impl Store {
         }
         let mut named = HashSet::new();
         let first = items.iter().filter(|(id, _)| named.insert(id));
-        let list = self.told(to_text(&first.map(|(id, reason)| (id, clean(reason))).collect::<Vec<_>>()))?;
+        let list: Vec<_> = first.map(|(id, reason)| (id.clone(), clean(reason))).collect();
         let key = Key::of(t, s);
-        self.write(list.len(), move |conn| Box::pin(set_aside(conn, key, list, now_ms))).await
+        let size = list.iter().map(|(_, reason)| reason.len()).sum();
+        self.write(size, move |conn| Box::pin(set_aside(conn, key, list, now_ms))).await
     }
 
     /// Figures of the scenario; all 0 when it does not exist.
@@ -116,45 +117,50 @@ impl Store {
     ) -> Result<BTreeMap<String, i64>, StoreError> {
         let mut conn = self.reader().await?;
         let sql = "SELECT substr(reason, 1, instr(reason || ':', ':') - 1) AS kind, COUNT(*) AS times FROM samples \
-                   WHERE tenant = ?1 AND scenario = ?2 AND state = 'retired' \
-                   GROUP BY kind ORDER BY times DESC, kind LIMIT ?3";
-        let query = sqlx::query_as(sql).bind(t.as_str()).bind(s.as_str()).bind(REASONS_LISTED_MAX);
-        let rows: Vec<(String, i64)> = self.told(query.fetch_all(&mut *conn).await.map_err(Fault::Sql))?;
+                   WHERE tenant = $1 AND scenario = $2 AND state = 'retired' \
+                   GROUP BY kind ORDER BY times DESC, kind LIMIT $3";
+        let query = sql::query(sql).bind(t.as_str()).bind(s.as_str()).bind(REASONS_LISTED_MAX);
+        let rows: Vec<(String, i64)> = self.told(query.fetch_all(&mut conn).await)?;
         Ok(rows.into_iter().collect())
     }
 }
 
-type GradedRow = (String, i64, Option<f64>, String);
+type GradedRow = (String, i64, Option<f64>, String, Option<String>);
 
-async fn select_pool(conn: &mut SqliteConnection, key: &Key, limit: u32) -> Result<Pool, Fault> {
-    let sql = "SELECT report, sequence, score, metadata FROM samples AS mine \
-               WHERE tenant = ?1 AND scenario = ?2 AND state = 'pending' AND NOT EXISTS ( \
+async fn select_pool(conn: &mut Connection, key: &Key, limit: u32) -> Result<Pool, Fault> {
+    let sql = "SELECT report, sequence, score, metadata, content FROM samples AS mine \
+               WHERE tenant = $1 AND scenario = $2 AND state = 'pending' AND NOT EXISTS ( \
                  SELECT 1 FROM sample_records AS a \
                  JOIN sample_records AS b ON b.tenant = a.tenant AND b.scenario = a.scenario \
                    AND b.record = a.record AND b.report <> a.report \
                  JOIN samples AS other ON other.tenant = b.tenant AND other.scenario = b.scenario \
                    AND other.report = b.report AND other.state = 'reserved' \
-                 WHERE a.tenant = ?1 AND a.scenario = ?2 AND a.report = mine.report) \
-               ORDER BY sequence LIMIT ?3";
-    let query = sqlx::query_as(sql).bind(key.tenant()).bind(key.scenario()).bind(limit);
+                 WHERE a.tenant = $1 AND a.scenario = $2 AND a.report = mine.report) \
+               ORDER BY sequence LIMIT $3";
+    let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(limit);
     let rows: Vec<GradedRow> = query.fetch_all(&mut *conn).await?;
     let graded = rows.into_iter().map(read_graded).collect::<Result<Vec<_>, _>>()?;
     let mut exchanges = select_exchanges(conn, key, &graded).await?;
     let mut pool = Pool::default();
-    let mut claimed: HashMap<RecordId, RecordId> = HashMap::new();
+    // By record: the report that took it, and what that says.
+    let mut claimed: HashMap<RecordId, (RecordId, Option<String>)> = HashMap::new();
     for graded in graded {
         let turns = exchanges.remove(graded.report.as_str()).unwrap_or_default();
         let report = graded.report.clone();
         let taken = turns.iter().find_map(|turn| Some((&turn.record, claimed.get(&turn.record)?)));
+        let content = graded.content.clone();
         let formed = match taken {
-            Some((record, by)) => {
+            Some((_, (by, said))) if said.is_some() && *said == content => {
+                Err(format!("duplicate: report {by} says the same").into())
+            }
+            Some((record, (by, _))) => {
                 Err(format!("record graded already: record {record} by report {by}; amend that").into())
             }
             None => form(graded, &turns),
         };
         match formed {
             Ok(sample) => {
-                claimed.extend(sample.records.iter().map(|record| (record.clone(), report.clone())));
+                claimed.extend(sample.records.iter().map(|record| (record.clone(), (report.clone(), content.clone()))));
                 pool.samples.push(sample);
             }
             Err(why) => pool.unusable.push((report, why)),
@@ -163,7 +169,7 @@ async fn select_pool(conn: &mut SqliteConnection, key: &Key, limit: u32) -> Resu
     Ok(pool)
 }
 
-async fn select_samples(conn: &mut SqliteConnection, key: &Key, reports: &[RecordId]) -> Result<Vec<Sample>, Fault> {
+async fn select_samples(conn: &mut Connection, key: &Key, reports: &[RecordId]) -> Result<Vec<Sample>, Fault> {
     let formed = select_formed(conn, key, reports).await?;
     let found: HashSet<&RecordId> = formed.iter().map(|(report, _)| report).collect();
     if let Some(missing) = reports.iter().find(|id| !found.contains(id)) {
@@ -176,16 +182,16 @@ async fn select_samples(conn: &mut SqliteConnection, key: &Key, reports: &[Recor
 }
 
 async fn select_formed(
-    conn: &mut SqliteConnection,
+    conn: &mut Connection,
     key: &Key,
     reports: &[RecordId],
 ) -> Result<Vec<(RecordId, Result<Sample, Unusable>)>, Fault> {
     if reports.len() > SAMPLES_MAX as usize {
         return Err(invalid(format!("{} samples at once; the limit is {SAMPLES_MAX}", reports.len())));
     }
-    let sql = "SELECT report, sequence, score, metadata FROM json_each(?3) AS wanted CROSS JOIN samples \
-               ON tenant = ?1 AND scenario = ?2 AND report = wanted.value ORDER BY wanted.key";
-    let query = sqlx::query_as(sql).bind(key.tenant()).bind(key.scenario()).bind(to_text(&reports)?);
+    let sql = "SELECT report, sequence, score, metadata, content FROM json_each($3) AS wanted CROSS JOIN samples \
+               WHERE tenant = $1 AND scenario = $2 AND report = wanted.value ORDER BY wanted.key";
+    let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(to_text(&reports)?);
     let rows: Vec<GradedRow> = query.fetch_all(&mut *conn).await?;
     let graded = rows.into_iter().map(read_graded).collect::<Result<Vec<_>, _>>()?;
     let exchanges = select_exchanges(conn, key, &graded).await?;
@@ -200,37 +206,55 @@ async fn select_formed(
     Ok(formed)
 }
 
-fn read_graded((report, sequence, score, metadata): GradedRow) -> Result<Graded, Fault> {
-    Ok(Graded { report: record_id(report)?, sequence, score, metadata: from_text(&metadata, "metadata")? })
+fn read_graded((report, sequence, score, metadata, content): GradedRow) -> Result<Graded, Fault> {
+    Ok(Graded { report: record_id(report)?, sequence, score, metadata: from_text(&metadata, "metadata")?, content })
 }
 
-type ExchangeRow =
-    (String, String, String, bool, Option<String>, Option<String>, Option<Vec<u8>>, Option<Vec<u8>>, Option<Vec<u8>>);
+/// Report, record, status, call, capture, consumer, trace, log-probs, output, prompt.
+type ExchangeRow = (
+    String,
+    String,
+    Option<String>,
+    Option<String>,
+    Option<i64>,
+    Option<String>,
+    Option<String>,
+    Option<Vec<u8>>,
+    Option<Vec<u8>>,
+    Option<Vec<u8>>,
+);
+type ExchangeParts = (String, String, Option<String>, (Option<String>, Option<i64>, Option<String>), TokenColumns);
+
+fn parts(row: ExchangeRow) -> ExchangeParts {
+    let (report, record, status, call, capture, consumed_by, trace, logprobs, output, prompt) = row;
+    (report, record, status, (call, capture, consumed_by), (trace, logprobs, output, prompt))
+}
 
 /// The referenced records of each report, in the order in which they happened.
 async fn select_exchanges(
-    conn: &mut SqliteConnection,
+    conn: &mut Connection,
     key: &Key,
     graded: &[Graded],
 ) -> Result<HashMap<String, Vec<Exchange>>, Fault> {
-    let sql = "SELECT link.report, r.id, r.status, r.capture, \
+    let sql = "SELECT link.report, link.record, r.status, r.call, r.capture, \
                  (SELECT used.report FROM sample_records AS used JOIN samples AS other \
                     ON other.tenant = used.tenant AND other.scenario = used.scenario \
                     AND other.report = used.report AND other.state = 'consumed' \
-                  WHERE used.tenant = ?1 AND used.scenario = ?2 AND used.record = r.id LIMIT 1), \
+                  WHERE used.tenant = $1 AND used.scenario = $2 AND used.record = link.record LIMIT 1), \
                  r.trace, r.logprobs, r.output, r.prompt \
-               FROM json_each(?3) AS wanted \
-               CROSS JOIN sample_records AS link ON link.tenant = ?1 AND link.scenario = ?2 AND link.report = wanted.value \
-               CROSS JOIN records AS r ON r.tenant = ?1 AND r.scenario = ?2 AND r.id = link.record \
+               FROM json_each($3) AS wanted \
+               CROSS JOIN sample_records AS link \
+               LEFT JOIN records AS r ON r.tenant = $1 AND r.scenario = $2 AND r.id = link.record \
+               WHERE link.tenant = $1 AND link.scenario = $2 AND link.report = wanted.value \
                ORDER BY wanted.key, r.sequence";
     let reports: Vec<&RecordId> =
         graded.iter().map(|graded| &graded.report).collect::<HashSet<_>>().into_iter().collect();
-    let query = sqlx::query_as(sql).bind(key.tenant()).bind(key.scenario()).bind(to_text(&reports)?);
+    let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(to_text(&reports)?);
     let rows: Vec<ExchangeRow> = query.fetch_all(conn).await?;
     let mut exchanges: HashMap<String, Vec<Exchange>> = HashMap::new();
-    for (report, record, status, capture, consumed_by, trace, logprobs, output, prompt) in rows {
-        let tokens = read_tokens((trace, logprobs, output, prompt))?;
-        let exchange = Exchange { record: record_id(record)?, status, capture, tokens, consumed_by };
+    for (report, record, status, (call, capture, consumed_by), tokens) in rows.into_iter().map(parts) {
+        let (tokens, capture) = (read_tokens(tokens)?, capture == Some(1));
+        let exchange = Exchange { record: record_id(record)?, status, call, capture, tokens, consumed_by };
         exchanges.entry(report).or_default().push(exchange);
     }
     Ok(exchanges)
@@ -241,24 +265,21 @@ fn clean(reason: &str) -> String {
     reason.chars().take(REASON_CHARS_MAX).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// `list`: JSON pairs of report and reason, each report once.
-async fn set_aside(conn: &mut SqliteConnection, key: Key, list: String, now_ms: i64) -> Result<(), Fault> {
-    // An upsert, because `UPDATE .. FROM` walks all pending samples for each item of the list.
-    let sql = "INSERT INTO samples (tenant, scenario, report, sequence, state, reason, retired_at_ms, metadata) \
-               SELECT s.tenant, s.scenario, s.report, s.sequence, 'retired', wanted.value ->> 1, ?4, s.metadata \
-               FROM json_each(?3) AS wanted CROSS JOIN samples AS s \
-                 ON s.tenant = ?1 AND s.scenario = ?2 AND s.report = wanted.value ->> 0 \
-               WHERE s.state = 'pending' ON CONFLICT (tenant, scenario, report) DO UPDATE \
-               SET state = excluded.state, reason = excluded.reason, retired_at_ms = excluded.retired_at_ms";
-    let query = sqlx::query(sql).bind(key.tenant()).bind(key.scenario()).bind(list.as_str());
-    query.bind(now_ms).execute(&mut *conn).await?;
-    let sql = "SELECT wanted.value ->> 0, s.state FROM json_each(?3) AS wanted LEFT JOIN samples AS s \
-                 ON s.tenant = ?1 AND s.scenario = ?2 AND s.report = wanted.value ->> 0 \
-               WHERE s.state IS NOT 'retired' ORDER BY wanted.key LIMIT 1";
-    let query = sqlx::query_as(sql).bind(key.tenant()).bind(key.scenario()).bind(list.as_str());
-    let left: Option<(String, Option<String>)> = query.fetch_optional(conn).await?;
-    match left {
-        None => Ok(()),
+/// Each report of the list once.
+async fn set_aside(
+    conn: &mut Connection,
+    key: Key,
+    list: Vec<(RecordId, String)>,
+    now_ms: i64,
+) -> Result<(), Fault> {
+    let sql = "SELECT wanted.value, s.state FROM json_each($3) AS wanted LEFT JOIN samples AS s \
+                 ON s.tenant = $1 AND s.scenario = $2 AND s.report = wanted.value \
+               WHERE s.state IS NULL OR s.state IN ('reserved', 'consumed') ORDER BY wanted.key LIMIT 1";
+    let reports: Vec<&RecordId> = list.iter().map(|(report, _)| report).collect();
+    let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(to_text(&reports)?);
+    let taken: Option<(String, Option<String>)> = query.fetch_optional(&mut *conn).await?;
+    match taken {
+        None => retire_all(conn, &key, list, now_ms).await,
         Some((report, Some(state))) => {
             Err(conflict(format!("report {report} is {state} and can no longer be retired")))
         }
@@ -266,13 +287,33 @@ async fn set_aside(conn: &mut SqliteConnection, key: Key, list: String, now_ms: 
     }
 }
 
-async fn select_counts(conn: &mut SqliteConnection, key: &Key) -> Result<Counts, Fault> {
+/// Retires those that are pending; every one of the list is a sample.
+async fn retire_all(
+    conn: &mut Connection,
+    key: &Key,
+    list: Vec<(RecordId, String)>,
+    now_ms: i64,
+) -> Result<(), Fault> {
+    // An upsert, because it takes many reasons at once; the rows exist, so that it only ever updates.
+    let (tenant, scenario) = (key.tenant(), key.scenario());
+    let row = |(report, reason): (RecordId, String)| -> Vec<Value> {
+        let report = report.as_str();
+        vec![tenant.into(), scenario.into(), report.into(), 0.into(), "retired".into(), reason.into(), now_ms.into(), "{}".into()]
+    };
+    let rows = list.into_iter().map(row).collect();
+    let into = "samples (tenant, scenario, report, sequence, state, reason, retired_at_ms, metadata)";
+    let then = "ON CONFLICT (tenant, scenario, report) DO UPDATE SET state = excluded.state, reason = excluded.reason, \
+                  retired_at_ms = excluded.retired_at_ms WHERE samples.state = 'pending'";
+    sql::insert_rows(conn, into, rows, then).await
+}
+
+async fn select_counts(conn: &mut Connection, key: &Key) -> Result<Counts, Fault> {
     // One statement, so that all figures are of one moment.
-    let sql = "SELECT 'inferences', inferences FROM scenarios WHERE tenant = ?1 AND name = ?2 \
-               UNION ALL SELECT 'reports', reports FROM scenarios WHERE tenant = ?1 AND name = ?2 \
-               UNION ALL SELECT 'steps', COUNT(*) FROM steps WHERE tenant = ?1 AND scenario = ?2 \
-               UNION ALL SELECT state, COUNT(*) FROM samples WHERE tenant = ?1 AND scenario = ?2 GROUP BY state";
-    let query = sqlx::query_as(sql).bind(key.tenant()).bind(key.scenario());
+    let sql = "SELECT 'inferences', inferences FROM scenarios WHERE tenant = $1 AND name = $2 \
+               UNION ALL SELECT 'reports', reports FROM scenarios WHERE tenant = $1 AND name = $2 \
+               UNION ALL SELECT 'steps', COUNT(*) FROM steps WHERE tenant = $1 AND scenario = $2 \
+               UNION ALL SELECT state, COUNT(*) FROM samples WHERE tenant = $1 AND scenario = $2 GROUP BY state";
+    let query = sql::query(sql).bind(key.tenant()).bind(key.scenario());
     let rows: Vec<(String, i64)> = query.fetch_all(conn).await?;
     let mut counts = Counts::default();
     for (name, value) in rows {

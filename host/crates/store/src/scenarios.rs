@@ -4,12 +4,12 @@
 use reef_core::{Gate, ScenarioName, TenantId};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use sqlx::SqliteConnection;
 
 use crate::Store;
 use crate::codec::{from_text, to_text};
 use crate::error::{Fault, StoreError, damaged, invalid};
 use crate::key::Key;
+use crate::sql::{self, Connection};
 
 /// Bytes of the settings as JSON.
 const SETTINGS_BYTES_MAX: usize = 1 << 20;
@@ -92,18 +92,18 @@ impl Store {
     /// One scenario.
     pub async fn scenario(&self, t: &TenantId, s: &ScenarioName) -> Result<Option<Scenario>, StoreError> {
         let mut conn = self.reader().await?;
-        let sql = "SELECT tenant, name, settings, created_at_ms FROM scenarios WHERE tenant = ?1 AND name = ?2";
-        let query = sqlx::query_as(sql).bind(t.as_str()).bind(s.as_str());
-        let row: Option<Row> = self.told(query.fetch_optional(&mut *conn).await.map_err(Fault::Sql))?;
+        let sql = "SELECT tenant, name, settings, created_at_ms FROM scenarios WHERE tenant = $1 AND name = $2";
+        let query = sql::query(sql).bind(t.as_str()).bind(s.as_str());
+        let row: Option<Row> = self.told(query.fetch_optional(&mut conn).await)?;
         self.told(row.map(read).transpose())
     }
 
     /// The scenarios of a tenant, by name.
     pub async fn scenarios(&self, t: &TenantId) -> Result<Vec<Scenario>, StoreError> {
         let mut conn = self.reader().await?;
-        let sql = "SELECT tenant, name, settings, created_at_ms FROM scenarios WHERE tenant = ?1 ORDER BY name";
-        let rows = sqlx::query_as(sql).bind(t.as_str()).fetch_all(&mut *conn).await;
-        let rows: Vec<Row> = self.told(rows.map_err(Fault::Sql))?;
+        let sql = "SELECT tenant, name, settings, created_at_ms FROM scenarios WHERE tenant = $1 ORDER BY name";
+        let rows = sql::query(sql).bind(t.as_str()).fetch_all(&mut conn).await;
+        let rows: Vec<Row> = self.told(rows)?;
         self.told(rows.into_iter().map(read).collect())
     }
 
@@ -111,7 +111,7 @@ impl Store {
     pub async fn all_scenarios(&self) -> Result<Vec<Scenario>, StoreError> {
         let mut conn = self.reader().await?;
         let sql = "SELECT tenant, name, settings, created_at_ms FROM scenarios ORDER BY tenant, name";
-        let rows: Vec<Row> = self.told(sqlx::query_as(sql).fetch_all(&mut *conn).await.map_err(Fault::Sql))?;
+        let rows: Vec<Row> = self.told(sql::query(sql).fetch_all(&mut conn).await)?;
         self.told(rows.into_iter().map(read).collect())
     }
 
@@ -127,18 +127,18 @@ impl Store {
     }
 }
 
-async fn insert(conn: &mut SqliteConnection, key: Key, settings: String, now_ms: i64) -> Result<Created, Fault> {
+async fn insert(conn: &mut Connection, key: Key, settings: String, now_ms: i64) -> Result<Created, Fault> {
     let sql = "INSERT INTO scenarios (tenant, name, settings, created_at_ms) \
-               VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO NOTHING";
-    let query = sqlx::query(sql).bind(key.tenant()).bind(key.scenario()).bind(settings).bind(now_ms);
-    let created = query.execute(conn).await?.rows_affected() == 1;
+               VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING";
+    let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(settings).bind(now_ms);
+    let created = query.execute(conn).await? == 1;
     Ok(if created { Created::New } else { Created::Existing })
 }
 
-async fn update(conn: &mut SqliteConnection, key: Key, settings: String) -> Result<(), Fault> {
-    let sql = "UPDATE scenarios SET settings = ?3 WHERE tenant = ?1 AND name = ?2";
-    let query = sqlx::query(sql).bind(key.tenant()).bind(key.scenario()).bind(settings);
-    if query.execute(conn).await?.rows_affected() == 1 { Ok(()) } else { Err(key.unknown()) }
+async fn update(conn: &mut Connection, key: Key, settings: String) -> Result<(), Fault> {
+    let sql = "UPDATE scenarios SET settings = $3 WHERE tenant = $1 AND name = $2";
+    let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(settings);
+    if query.execute(conn).await? == 1 { Ok(()) } else { Err(key.unknown()) }
 }
 
 fn settings_text(settings: &ScenarioSettings) -> Result<String, Fault> {

@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 
 use reef_core::{ScenarioName, TenantId};
-use sqlx::SqliteConnection;
 
 use crate::Store;
 use crate::error::{Fault, StoreError, invalid};
 use crate::key::Key;
+use crate::sql::{self, Connection};
 
 /// Bytes of a key (interface `state`).
 const KEY_BYTES_MAX: usize = 256;
@@ -31,9 +31,9 @@ impl Store {
         recipe: &str,
     ) -> Result<BTreeMap<String, Vec<u8>>, StoreError> {
         let mut conn = self.reader().await?;
-        let sql = "SELECT key, value FROM recipe_state WHERE tenant = ?1 AND scenario = ?2 AND recipe = ?3";
-        let query = sqlx::query_as(sql).bind(t.as_str()).bind(s.as_str()).bind(recipe);
-        let rows: Vec<(String, Vec<u8>)> = self.told(query.fetch_all(&mut *conn).await.map_err(Fault::Sql))?;
+        let sql = "SELECT key, value FROM recipe_state WHERE tenant = $1 AND scenario = $2 AND recipe = $3";
+        let query = sql::query(sql).bind(t.as_str()).bind(s.as_str()).bind(recipe);
+        let rows: Vec<(String, Vec<u8>)> = self.told(query.fetch_all(&mut conn).await)?;
         Ok(rows.into_iter().collect())
     }
 }
@@ -78,17 +78,17 @@ pub(crate) fn size(writes: &StateWrites) -> usize {
 
 /// Applies the writes inside the step's transaction.
 pub(crate) async fn apply(
-    conn: &mut SqliteConnection,
+    conn: &mut Connection,
     key: &Key,
     recipe: &str,
     writes: StateWrites,
 ) -> Result<(), Fault> {
-    const SET: &str = "INSERT INTO recipe_state (tenant, scenario, recipe, key, value) VALUES (?1, ?2, ?3, ?4, ?5) \
+    const SET: &str = "INSERT INTO recipe_state (tenant, scenario, recipe, key, value) VALUES ($1, $2, $3, $4, $5) \
                        ON CONFLICT (tenant, scenario, recipe, key) DO UPDATE SET value = excluded.value";
-    const DELETE: &str = "DELETE FROM recipe_state WHERE tenant = ?1 AND scenario = ?2 AND recipe = ?3 AND key = ?4";
+    const DELETE: &str = "DELETE FROM recipe_state WHERE tenant = $1 AND scenario = $2 AND recipe = $3 AND key = $4";
     for (name, value) in writes {
         let sql = if value.is_some() { SET } else { DELETE };
-        let query = sqlx::query(sql).bind(key.tenant()).bind(key.scenario()).bind(recipe).bind(name);
+        let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(recipe).bind(name);
         let query = match value {
             Some(value) => query.bind(value),
             None => query,

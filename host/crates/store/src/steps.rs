@@ -5,15 +5,15 @@
 use std::collections::HashSet;
 
 use reef_core::{Release, ScenarioName, Step, StepOutcome, TenantId};
-use sqlx::SqliteConnection;
 
 use crate::Store;
-use crate::codec::{self, Body, to_text};
+use crate::codec::{self, Body, number, to_text};
 use crate::error::{Fault, StoreError, conflict, invalid};
 use crate::inputs::{self, StepInputs, StepTranscript};
 use crate::key::Key;
 use crate::releases::{self, ReleaseRow};
 use crate::state::{self, StateWrites};
+use crate::sql::{self, Connection};
 
 /// Samples of one batch.
 const BATCH_MAX: usize = 16_384;
@@ -162,10 +162,10 @@ impl Store {
     /// Steps, newest first; at most 1,000.
     pub async fn steps(&self, t: &TenantId, s: &ScenarioName, limit: u32) -> Result<Vec<Step>, StoreError> {
         let mut conn = self.reader().await?;
-        let sql = "SELECT body_bytes, body, metrics FROM steps WHERE tenant = ?1 AND scenario = ?2 \
-                   ORDER BY step DESC LIMIT ?3";
-        let query = sqlx::query_as(sql).bind(t.as_str()).bind(s.as_str()).bind(limit.min(STEPS_LISTED_MAX));
-        let rows: Vec<Row> = self.told(query.fetch_all(&mut *conn).await.map_err(Fault::Sql))?;
+        let sql = "SELECT body_bytes, body, metrics FROM steps WHERE tenant = $1 AND scenario = $2 \
+                   ORDER BY step DESC LIMIT $3";
+        let query = sql::query(sql).bind(t.as_str()).bind(s.as_str()).bind(limit.min(STEPS_LISTED_MAX));
+        let rows: Vec<Row> = self.told(query.fetch_all(&mut conn).await)?;
         let mut steps = Vec::with_capacity(rows.len());
         for row in rows {
             steps.push(self.told(read(row).await)?);
@@ -197,7 +197,7 @@ async fn beginning(step: &Step) -> Result<StepRow, Fault> {
     StepRow::of(step).await
 }
 
-async fn begin(conn: &mut SqliteConnection, key: Key, row: StepRow, inputs: Option<Body>) -> Result<(), Fault> {
+async fn begin(conn: &mut Connection, key: Key, row: StepRow, inputs: Option<Body>) -> Result<(), Fault> {
     let step = &row.step;
     if let Some(running) = select_running(conn, &key).await? {
         let number = running.step;
@@ -210,8 +210,8 @@ async fn begin(conn: &mut SqliteConnection, key: Key, row: StepRow, inputs: Opti
         return Err(conflict(format!("step {} cannot begin: the next step is {next}", step.step)));
     }
     let sql = "INSERT INTO steps (tenant, scenario, step, running, metrics, body_bytes, body) \
-               VALUES (?1, ?2, ?3, 1, ?4, ?5, ?6)";
-    let query = sqlx::query(sql).bind(key.tenant()).bind(key.scenario()).bind(step.step);
+               VALUES ($1, $2, $3, 1, $4, $5, $6)";
+    let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(step.step);
     let query = query.bind(row.metrics.as_str()).bind(row.body.raw_bytes).bind(row.body.bytes.as_slice());
     query.execute(&mut *conn).await?;
     if let Some(inputs) = &inputs {
@@ -220,11 +220,11 @@ async fn begin(conn: &mut SqliteConnection, key: Key, row: StepRow, inputs: Opti
     reserve(conn, &key, step).await
 }
 
-async fn reserve(conn: &mut SqliteConnection, key: &Key, step: &Step) -> Result<(), Fault> {
-    let sql = "UPDATE samples SET state = 'reserved', step = ?3 WHERE tenant = ?1 AND scenario = ?2 \
-               AND state = 'pending' AND report IN (SELECT value FROM json_each(?4))";
-    let query = sqlx::query(sql).bind(key.tenant()).bind(key.scenario()).bind(step.step);
-    let reserved = query.bind(to_text(&step.batch)?).execute(&mut *conn).await?.rows_affected();
+async fn reserve(conn: &mut Connection, key: &Key, step: &Step) -> Result<(), Fault> {
+    let sql = "UPDATE samples SET state = 'reserved', step = $3 WHERE tenant = $1 AND scenario = $2 \
+               AND state = 'pending' AND report IN (SELECT value FROM json_each($4))";
+    let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(step.step);
+    let reserved = query.bind(to_text(&step.batch)?).execute(&mut *conn).await?;
     if reserved != step.batch.len() as u64 {
         return Err(not_free(conn, key, step).await?);
     }
@@ -235,9 +235,9 @@ async fn reserve(conn: &mut SqliteConnection, key: &Key, step: &Step) -> Result<
                  AND b.record = a.record AND b.report <> a.report \
                JOIN samples AS other ON other.tenant = b.tenant AND other.scenario = b.scenario \
                  AND other.report = b.report AND other.state IN ('reserved', 'consumed') \
-               WHERE mine.tenant = ?1 AND mine.scenario = ?2 AND mine.step = ?3 LIMIT 1";
-    let query = sqlx::query_scalar(sql).bind(key.tenant()).bind(key.scenario()).bind(step.step);
-    let shared: Option<String> = query.fetch_optional(conn).await?;
+               WHERE mine.tenant = $1 AND mine.scenario = $2 AND mine.step = $3 LIMIT 1";
+    let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(step.step);
+    let shared: Option<String> = query.scalar_optional(conn).await?;
     match shared {
         Some(record) => Err(conflict(format!("step {}: record {record} would be trained twice", step.step))),
         None => Ok(()),
@@ -245,12 +245,12 @@ async fn reserve(conn: &mut SqliteConnection, key: &Key, step: &Step) -> Result<
 }
 
 /// The refusal that names the first sample of the batch that the step could not reserve.
-async fn not_free(conn: &mut SqliteConnection, key: &Key, step: &Step) -> Result<Fault, Fault> {
+async fn not_free(conn: &mut Connection, key: &Key, step: &Step) -> Result<Fault, Fault> {
     let mut refusal = conflict(format!("step {}: a sample of its batch is not free", step.step));
-    let sql = "SELECT wanted.value, s.state FROM json_each(?4) AS wanted LEFT JOIN samples AS s \
-               ON s.tenant = ?1 AND s.scenario = ?2 AND s.report = wanted.value \
-               WHERE s.step IS NOT ?3 ORDER BY wanted.key LIMIT 1";
-    let query = sqlx::query_as(sql).bind(key.tenant()).bind(key.scenario()).bind(step.step);
+    let sql = "SELECT wanted.value, s.state FROM json_each($4) AS wanted LEFT JOIN samples AS s \
+               ON s.tenant = $1 AND s.scenario = $2 AND s.report = wanted.value \
+               WHERE s.step IS DISTINCT FROM $3 ORDER BY wanted.key LIMIT 1";
+    let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(step.step);
     let found: Option<(String, Option<String>)> = query.bind(to_text(&step.batch)?).fetch_optional(conn).await?;
     if let Some((report, state)) = found {
         let state = state.unwrap_or_else(|| "not a sample of this scenario".to_owned());
@@ -259,7 +259,7 @@ async fn not_free(conn: &mut SqliteConnection, key: &Key, step: &Step) -> Result
     Ok(refusal)
 }
 
-async fn finish(conn: &mut SqliteConnection, key: Key, ending: Ending) -> Result<(), Fault> {
+async fn finish(conn: &mut Connection, key: Key, ending: Ending) -> Result<(), Fault> {
     let step = &ending.row.step;
     let number = step.step;
     match select_step(conn, &key, number).await? {
@@ -281,9 +281,9 @@ async fn finish(conn: &mut SqliteConnection, key: Key, ending: Ending) -> Result
     } else {
         settle(conn, &key, number).await?;
     }
-    let sql = "UPDATE steps SET running = 0, metrics = ?4, body_bytes = ?5, body = ?6 \
-               WHERE tenant = ?1 AND scenario = ?2 AND step = ?3";
-    let query = sqlx::query(sql).bind(key.tenant()).bind(key.scenario()).bind(number);
+    let sql = "UPDATE steps SET running = 0, metrics = $4, body_bytes = $5, body = $6 \
+               WHERE tenant = $1 AND scenario = $2 AND step = $3";
+    let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(number);
     let query = query.bind(ending.row.metrics.as_str()).bind(ending.row.body.raw_bytes);
     query.bind(ending.row.body.bytes.as_slice()).execute(&mut *conn).await?;
     if let Some(transcript) = &ending.transcript {
@@ -300,30 +300,33 @@ fn same_start(running: &Step, ended: &Step) -> Result<(), Fault> {
     Err(conflict(format!("step {} began with another batch or parent", ended.step)))
 }
 
-async fn settle(conn: &mut SqliteConnection, key: &Key, number: u32) -> Result<(), Fault> {
+async fn settle(conn: &mut Connection, key: &Key, number: u32) -> Result<(), Fault> {
     let sql = "UPDATE samples SET state = 'consumed' \
-               WHERE tenant = ?1 AND scenario = ?2 AND step = ?3 AND state = 'reserved'";
-    sqlx::query(sql).bind(key.tenant()).bind(key.scenario()).bind(number).execute(conn).await?;
+               WHERE tenant = $1 AND scenario = $2 AND step = $3 AND state = 'reserved'";
+    sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(number).execute(conn).await?;
     Ok(())
 }
 
-/// Returns the batch to the pool; a report that was amended meanwhile is retired instead.
-async fn give_back(conn: &mut SqliteConnection, key: &Key, step: &Step) -> Result<(), Fault> {
-    let sql = "UPDATE samples SET step = NULL, \
-                 state = CASE WHEN amended_by IS NULL THEN 'pending' ELSE 'retired' END, \
-                 reason = 'amended by report: ' || amended_by, \
-                 retired_at_ms = CASE WHEN amended_by IS NULL THEN NULL ELSE ?4 END \
-               WHERE tenant = ?1 AND scenario = ?2 AND step = ?3 AND state = 'reserved'";
-    let query = sqlx::query(sql).bind(key.tenant()).bind(key.scenario()).bind(step.step);
-    query.bind(step.now_ms).execute(conn).await?;
+/// Returns the batch to the pool; a report that was amended or taken back meanwhile is retired instead.
+async fn give_back(conn: &mut Connection, key: &Key, step: &Step) -> Result<(), Fault> {
+    let sql = "UPDATE samples SET step = NULL, state = 'retired', retired_at_ms = $4, \
+                 reason = CASE WHEN amended_by IS NULL THEN 'retracted' ELSE 'amended by report: ' || amended_by END \
+               WHERE tenant = $1 AND scenario = $2 AND step = $3 AND state = 'reserved' \
+                 AND (amended_by IS NOT NULL OR EXISTS (SELECT 1 FROM retractions AS back WHERE back.tenant = $1 \
+                   AND back.scenario = $2 AND back.report = samples.report))";
+    let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(step.step);
+    query.bind(step.now_ms).execute(&mut *conn).await?;
+    let sql = "UPDATE samples SET step = NULL, state = 'pending' \
+               WHERE tenant = $1 AND scenario = $2 AND step = $3 AND state = 'reserved'";
+    sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(step.step).execute(conn).await?;
     Ok(())
 }
 
 type Row = (i64, Vec<u8>, String);
 
-async fn select_running(conn: &mut SqliteConnection, key: &Key) -> Result<Option<Step>, Fault> {
-    let sql = "SELECT body_bytes, body, metrics FROM steps WHERE tenant = ?1 AND scenario = ?2 AND running = 1";
-    let row: Option<Row> = sqlx::query_as(sql).bind(key.tenant()).bind(key.scenario()).fetch_optional(conn).await?;
+async fn select_running(conn: &mut Connection, key: &Key) -> Result<Option<Step>, Fault> {
+    let sql = "SELECT body_bytes, body, metrics FROM steps WHERE tenant = $1 AND scenario = $2 AND running = 1";
+    let row: Option<Row> = sql::query(sql).bind(key.tenant()).bind(key.scenario()).fetch_optional(conn).await?;
     match row {
         Some(row) => Ok(Some(read(row).await?)),
         None => Ok(None),
@@ -331,19 +334,19 @@ async fn select_running(conn: &mut SqliteConnection, key: &Key) -> Result<Option
 }
 
 /// A step, and whether it runs.
-async fn select_step(conn: &mut SqliteConnection, key: &Key, number: u32) -> Result<Option<(Step, bool)>, Fault> {
-    let sql = "SELECT body_bytes, body, metrics, running FROM steps WHERE tenant = ?1 AND scenario = ?2 AND step = ?3";
-    let query = sqlx::query_as(sql).bind(key.tenant()).bind(key.scenario()).bind(number);
-    let row: Option<(i64, Vec<u8>, String, bool)> = query.fetch_optional(conn).await?;
+async fn select_step(conn: &mut Connection, key: &Key, number: u32) -> Result<Option<(Step, bool)>, Fault> {
+    let sql = "SELECT body_bytes, body, metrics, running FROM steps WHERE tenant = $1 AND scenario = $2 AND step = $3";
+    let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(number);
+    let row: Option<(i64, Vec<u8>, String, i64)> = query.fetch_optional(conn).await?;
     match row {
-        Some((raw_bytes, body, metrics, running)) => Ok(Some((read((raw_bytes, body, metrics)).await?, running))),
+        Some((raw_bytes, body, metrics, running)) => Ok(Some((read((raw_bytes, body, metrics)).await?, running != 0))),
         None => Ok(None),
     }
 }
 
-async fn next_number(conn: &mut SqliteConnection, key: &Key) -> Result<u32, Fault> {
-    let sql = "SELECT COALESCE(MAX(step), 0) + 1 FROM steps WHERE tenant = ?1 AND scenario = ?2";
-    Ok(sqlx::query_scalar(sql).bind(key.tenant()).bind(key.scenario()).fetch_one(conn).await?)
+async fn next_number(conn: &mut Connection, key: &Key) -> Result<u32, Fault> {
+    let sql = "SELECT COALESCE(MAX(step), 0) + 1 FROM steps WHERE tenant = $1 AND scenario = $2";
+    number(sql::query(sql).bind(key.tenant()).bind(key.scenario()).scalar(conn).await?, "number of a step")
 }
 
 async fn read((raw_bytes, body, metrics): Row) -> Result<Step, Fault> {

@@ -1,47 +1,33 @@
-//! The handle that the binary clones: opens the file, sends writes to the writer, lends readers.
-//! SQLite runs in WAL mode with full syncs, so a reader never blocks the writer, and a returned write is on disk.
+//! The handle that the binary clones: opens the database, sends writes to the writer, lends readers.
+//! SQLite keeps everything in one file and is the default; Postgres is chosen by a URL. A returned write is on disk.
 
 use std::borrow::Cow;
 use std::fmt;
 use std::path::Path;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use sqlx::migrate::{Migration, MigrationType, Migrator};
-use sqlx::pool::PoolConnection;
-use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous};
-use sqlx::{ConnectOptions, SqlStr, Sqlite, SqliteConnection};
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use sqlx::SqlStr;
+use sqlx::migrate::{Migration, MigrationType};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-use crate::error::{Fault, StoreError, require_writable, told_migration, told_opening};
+use crate::entry::Entry;
+use crate::error::{Fault, StoreError};
+use crate::home::{Home, Readers};
 use crate::reading::in_use;
-use crate::writer::{Counters, Job, Pending, QUEUE_JOBS_MAX, QUEUE_KIB_MAX, Work, Writer};
-
-/// How long SQLite waits for another program's lock.
-pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(30);
-/// Connections that read at once.
-pub(crate) const READERS_MAX: u32 = 4;
-/// How long a read waits for a connection.
-pub(crate) const READER_WAIT: Duration = Duration::from_secs(30);
-/// Bytes to which the write-ahead log shrinks after a long reader let it grow.
-const WAL_BYTES_KEPT: &str = "67108864";
+use crate::reports::Appended;
+use crate::sql::{self, Connection};
+use crate::writer::{Append, Counters, Job, QUEUE_JOBS_MAX, QUEUE_KIB_MAX, Waiting, Work, Writer};
+use crate::{postgres, sqlite};
 
 /// Changes no row and yet needs the right to write.
 const WRITES_NOTHING: &str = "UPDATE scenarios SET head = head WHERE FALSE";
 
-pub(crate) static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
-    let migration = |version, name, sql| {
-        Migration::new(version, Cow::Borrowed(name), MigrationType::Simple, SqlStr::from_static(sql), false)
-    };
-    // In order; a file that is not named here is not applied.
-    Migrator::with_migrations(vec![
-        migration(1, "log", include_str!("../migrations/0001_log.sql")),
-        migration(2, "inputs", include_str!("../migrations/0002_inputs.sql")),
-        migration(3, "recipe uses", include_str!("../migrations/0003_recipe_uses.sql")),
-    ])
-});
+/// One file of `migrations/`.
+pub(crate) fn migration(version: i64, name: &'static str, sql: &'static str) -> Migration {
+    Migration::new(version, Cow::Borrowed(name), MigrationType::Simple, SqlStr::from_static(sql), false)
+}
 
 /// What the writer did since the store was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,12 +46,12 @@ pub struct Store {
 
 pub(crate) struct Inner {
     pub(crate) path: Arc<Path>,
-    pub(crate) readers: SqlitePool,
+    pub(crate) readers: Readers,
     /// Nobody else had the file open when it was opened, and it is read without locks.
     pub(crate) unshared: bool,
     pub(crate) read_only: bool,
     /// Empty once closed, and in a store that only reads.
-    pub(crate) jobs: Mutex<Option<mpsc::Sender<Box<dyn Pending>>>>,
+    pub(crate) jobs: Mutex<Option<mpsc::Sender<Waiting>>>,
     pub(crate) room: Arc<Semaphore>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) writer: Mutex<Option<JoinHandle<()>>>,
@@ -81,31 +67,34 @@ impl Store {
     /// Opens the database at `path`, creates it if it is missing, and brings its tables up to date.
     /// Must run inside a tokio runtime, which then carries the writer.
     pub async fn open(path: &Path) -> Result<Self, StoreError> {
-        let shared: Arc<Path> = Arc::from(path);
-        let options = options(path);
-        require_writable(path)?;
-        let mut connection = options.connect().await.map_err(|e| told_opening(e, path))?;
-        MIGRATIONS.run_direct(None, &mut connection, false).await.map_err(|e| told_migration(e, path))?;
+        Self::at(Home::Sqlite(sqlite::options(path))).await
+    }
+
+    /// The same in Postgres: `postgres://user:password@host:5432/database`, without TLS. The tables lie in the first
+    /// schema of the search path. `InUse` while another process writes there.
+    pub async fn connect(url: &str) -> Result<Self, StoreError> {
+        let options = postgres::options(url).map_err(|fault| fault.told(Path::new("the store")))?;
+        Self::at(Home::Postgres(options)).await
+    }
+
+    async fn at(home: Home) -> Result<Self, StoreError> {
+        let place: Arc<Path> = Arc::from(home.place());
+        let mut connection = home.found().await?;
         // A file that refuses writes is told now, not at the first answer.
-        sqlx::query(WRITES_NOTHING).execute(&mut connection).await.map_err(|e| Fault::Sql(e).told(path))?;
-        // From here on a missing file was taken away; an empty one in its place would lose the log silently.
-        let options = options.create_if_missing(false);
-        let readers = SqlitePoolOptions::new()
-            .max_connections(READERS_MAX)
-            .acquire_timeout(READER_WAIT)
-            .test_before_acquire(false)
-            .connect_lazy_with(options.clone().pragma("query_only", "ON"));
+        sql::query(WRITES_NOTHING).execute(&mut connection).await.map_err(|fault| fault.told(&place))?;
         let (sender, jobs) = mpsc::channel(QUEUE_JOBS_MAX);
         let counters = Arc::new(Counters::default());
+        let readers = home.readers();
         let writer = Writer {
-            path: Arc::clone(&shared),
-            options,
+            path: Arc::clone(&place),
+            home,
             connection: Some(connection),
             jobs,
+            next: None,
             counters: Arc::clone(&counters),
         };
         let inner = Inner {
-            path: shared,
+            path: place,
             readers,
             unshared: false,
             read_only: false,
@@ -139,12 +128,12 @@ impl Store {
     }
 
     /// A connection that can only read.
-    pub(crate) async fn reader(&self) -> Result<PoolConnection<Sqlite>, StoreError> {
+    pub(crate) async fn reader(&self) -> Result<Connection, StoreError> {
         if self.inner.unshared && in_use(&self.inner.path) {
             let reason = "a server started to use it meanwhile".to_owned();
             return Err(StoreError::Unavailable { path: self.inner.path.to_path_buf(), reason });
         }
-        self.told(self.inner.readers.acquire().await.map_err(Fault::Sql))
+        self.told(self.inner.readers.acquire().await)
     }
 
     /// Names the file in a fault.
@@ -156,7 +145,7 @@ impl Store {
     pub(crate) async fn write<T, F>(&self, bytes: usize, work: F) -> Result<T, StoreError>
     where
         T: Send + 'static,
-        F: for<'c> FnOnce(&'c mut SqliteConnection) -> Work<'c, T> + Send + 'static,
+        F: for<'c> FnOnce(&'c mut Connection) -> Work<'c, T> + Send + 'static,
     {
         self.submit(bytes, true, work).await
     }
@@ -165,7 +154,7 @@ impl Store {
     pub(crate) async fn append<T, F>(&self, bytes: usize, work: F) -> Result<T, StoreError>
     where
         T: Send + 'static,
-        F: for<'c> FnOnce(&'c mut SqliteConnection) -> Work<'c, T> + Send + 'static,
+        F: for<'c> FnOnce(&'c mut Connection) -> Work<'c, T> + Send + 'static,
     {
         self.submit(bytes, false, work).await
     }
@@ -173,29 +162,47 @@ impl Store {
     async fn submit<T, F>(&self, bytes: usize, many_changes: bool, work: F) -> Result<T, StoreError>
     where
         T: Send + 'static,
-        F: for<'c> FnOnce(&'c mut SqliteConnection) -> Work<'c, T> + Send + 'static,
+        F: for<'c> FnOnce(&'c mut Connection) -> Work<'c, T> + Send + 'static,
     {
+        let room = self.room(bytes).await?;
+        let (caller, result) = oneshot::channel();
+        let job = Job { work: Some(work), many_changes, result: None, caller, room };
+        self.send(Waiting::Job(Box::new(job))).await?;
+        result.await.unwrap_or(Err(StoreError::Closed))
+    }
+
+    /// Runs work outside of a transaction, between two.
+    pub(crate) async fn alone<T, F>(&self, work: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: for<'c> FnOnce(&'c mut Connection) -> Work<'c, T> + Send + 'static,
+    {
+        let room = self.room(0).await?;
+        let (caller, result) = oneshot::channel();
+        let job = Job { work: Some(work), many_changes: false, result: None, caller, room };
+        self.send(Waiting::Alone(Box::new(job))).await?;
+        result.await.unwrap_or(Err(StoreError::Closed))
+    }
+
+    /// Appends a record; durable on return.
+    pub(crate) async fn submit_record(&self, entry: Entry) -> Result<Appended, StoreError> {
+        let room = self.room(entry.size()).await?;
+        let (caller, result) = oneshot::channel();
+        self.send(Waiting::Record(Append { entry, result: None, caller, room })).await?;
+        result.await.unwrap_or(Err(StoreError::Closed))
+    }
+
+    /// Waits until there is memory for so many bytes.
+    async fn room(&self, bytes: usize) -> Result<OwnedSemaphorePermit, StoreError> {
         if self.inner.read_only {
             return Err(StoreError::ReadOnly { path: self.inner.path.to_path_buf() });
         }
         let kib = u32::try_from(bytes >> 10).unwrap_or(QUEUE_KIB_MAX).clamp(1, QUEUE_KIB_MAX);
-        let room = Arc::clone(&self.inner.room).acquire_many_owned(kib).await.map_err(|_| StoreError::Closed)?;
-        let sender = self.inner.jobs.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let (caller, result) = oneshot::channel();
-        let job = Job { work: Some(work), many_changes, result: None, caller, room };
-        sender.ok_or(StoreError::Closed)?.send(Box::new(job)).await.map_err(|_| StoreError::Closed)?;
-        result.await.unwrap_or(Err(StoreError::Closed))
+        Arc::clone(&self.inner.room).acquire_many_owned(kib).await.map_err(|_| StoreError::Closed)
     }
-}
 
-fn options(path: &Path) -> SqliteConnectOptions {
-    SqliteConnectOptions::new()
-        .filename(path)
-        .create_if_missing(true)
-        .journal_mode(SqliteJournalMode::Wal)
-        .synchronous(SqliteSynchronous::Full)
-        .busy_timeout(BUSY_TIMEOUT)
-        .foreign_keys(true)
-        .pragma("journal_size_limit", WAL_BYTES_KEPT)
-        .disable_statement_logging()
+    async fn send(&self, waiting: Waiting) -> Result<(), StoreError> {
+        let sender = self.inner.jobs.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        sender.ok_or(StoreError::Closed)?.send(waiting).await.map_err(|_| StoreError::Closed)
+    }
 }

@@ -16,13 +16,17 @@ pub(crate) struct Graded {
     pub(crate) sequence: i64,
     pub(crate) score: Option<f64>,
     pub(crate) metadata: Map<String, Value>,
+    /// Digest of what the report says.
+    pub(crate) content: Option<String>,
 }
 
-/// One referenced record.
+/// One referenced record; without a status it was erased or dropped.
 #[derive(Debug, Clone)]
 pub(crate) struct Exchange {
     pub(crate) record: RecordId,
-    pub(crate) status: String,
+    pub(crate) status: Option<String>,
+    /// Kind of side call.
+    pub(crate) call: Option<String>,
     pub(crate) capture: bool,
     pub(crate) tokens: Option<TokenTrace>,
     /// The report through which it was trained.
@@ -73,6 +77,12 @@ pub(crate) fn form(graded: Graded, exchanges: &[Exchange]) -> Result<Sample, Unu
 
 fn usable(exchange: &Exchange) -> Result<&TokenTrace, String> {
     let id = &exchange.record;
+    let Some(status) = exchange.status.as_deref() else {
+        return Err(format!("record gone: record {id} was erased or dropped"));
+    };
+    if let Some(call) = &exchange.call {
+        return Err(format!("side call: record {id} is a {call} call"));
+    }
     if !exchange.capture {
         return Err(format!("capture off: record {id}"));
     }
@@ -80,7 +90,7 @@ fn usable(exchange: &Exchange) -> Result<&TokenTrace, String> {
         return Err(format!("record trained already: record {id} through report {report}"));
     }
     let sampled = exchange.tokens.as_ref().filter(|trace| !trace.output.is_empty());
-    match (exchange.status.as_str(), sampled) {
+    match (status, sampled) {
         ("failed", _) => Err(format!("request failed: record {id}")),
         (_, Some(trace)) if trace.logprobs.iter().any(|logprob| !logprob.is_finite()) => {
             Err(format!("log-prob not finite: record {id}"))

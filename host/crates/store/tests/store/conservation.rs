@@ -1,13 +1,15 @@
-//! Conservation: under any schedule every report with references is pending, reserved, consumed or
-//! retired, and no record is trained twice.
+//! Conservation: under any schedule, with crashes, erasures and retention in it, every report with references is
+//! pending, reserved, consumed or retired, and no record is trained twice.
 
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 use reef_core::{RecordId, ReleaseOrigin, Report, Sample, Step, StepOutcome};
-use reef_store::{Commit, StoreError};
+use reef_store::{Commit, Retention, Retracted, Selector, StoreError};
 
-use crate::fixture::{Fixture, ended, failed, held, inference, name, release, released, report, skipped, step, tenant};
+use crate::fixture::{
+    Fixture, NOW_MS, ended, failed, held, inference, name, release, released, report, skipped, step, tenant,
+};
 
 const CASES: u32 = 32;
 const ACTIONS_MAX: usize = 28;
@@ -35,7 +37,15 @@ enum Action {
     End(Ending),
     Retire(usize),
     RetireUnusable,
+    Retract(usize),
+    /// Everything that waits.
+    Expire,
+    /// An answer with the reports about it, or a report.
+    Erase(usize, bool),
+    /// All but so many records.
+    Retain(i64),
     Reopen,
+    Crash,
 }
 
 fn ending() -> impl Strategy<Value = Ending> {
@@ -58,7 +68,12 @@ fn action() -> impl Strategy<Value = Action> {
         5 => ending().prop_map(Action::End),
         2 => (0..64usize).prop_map(Action::Retire),
         1 => Just(Action::RetireUnusable),
+        2 => (0..64usize).prop_map(Action::Retract),
+        1 => Just(Action::Expire),
+        2 => (0..64usize, any::<bool>()).prop_map(|(n, answer)| Action::Erase(n, answer)),
+        1 => (0..8i64).prop_map(Action::Retain),
         1 => Just(Action::Reopen),
+        1 => Just(Action::Crash),
     ]
 }
 
@@ -73,6 +88,8 @@ struct World {
     releases: u32,
     trained_reports: BTreeSet<RecordId>,
     trained_records: BTreeSet<RecordId>,
+    /// Erased or dropped, of either kind.
+    gone: BTreeSet<RecordId>,
 }
 
 impl World {
@@ -87,6 +104,7 @@ impl World {
             releases: 0,
             trained_reports: BTreeSet::new(),
             trained_records: BTreeSet::new(),
+            gone: BTreeSet::new(),
         }
     }
 
@@ -112,7 +130,16 @@ impl World {
                     .await
                     .expect("pending reports can be retired");
             }
+            Action::Retract(n) => self.retract(*n).await,
+            Action::Expire => {
+                let waiting = self.fixture.counts().await.pending.unsigned_abs();
+                let expired = self.fixture.store.expire(&tenant(), &name(), NOW_MS + 1, NOW_MS).await;
+                assert_eq!(expired, Ok(waiting));
+            }
+            Action::Erase(n, answer) => self.erase(*n, *answer).await,
+            Action::Retain(most) => self.retain(*most).await,
             Action::Reopen => self.fixture.reopen().await,
+            Action::Crash => self.fixture.crash().await,
         }
     }
 
@@ -127,6 +154,7 @@ impl World {
                 self.with_references += 1;
             }
             Err(StoreError::Conflict(told)) => assert!(told.contains("was amended by"), "{told}"),
+            Err(StoreError::UnknownReference(id)) => assert!(self.gone.contains(&id), "{id} is there"),
             Err(other) => panic!("{other}"),
         }
     }
@@ -142,7 +170,11 @@ impl World {
     }
 
     async fn repeat(&mut self, n: usize) {
-        if let Some(same) = self.any_report(n) {
+        let Some(same) = self.any_report(n) else { return };
+        if self.gone.contains(&same.id) {
+            let told = self.fixture.report(same).await;
+            assert!(matches!(&told, Err(StoreError::Conflict(told)) if told.contains("was erased")), "{told:?}");
+        } else {
             assert!(self.fixture.report(same).await.expect("a retry").duplicate);
         }
     }
@@ -198,6 +230,64 @@ impl World {
             || self.running.iter().any(|(step, _)| step.batch.contains(&report.id));
         let retired = self.fixture.retire(&[(report.id.as_str(), "expired: too old")]).await;
         assert_eq!(retired.is_err(), taken, "{retired:?}");
+    }
+
+    async fn retract(&mut self, n: usize) {
+        let Some(report) = self.any_report(n) else { return };
+        let held = self.running.as_ref().filter(|(step, _)| step.batch.contains(&report.id));
+        let told = self.fixture.store.retract(&tenant(), &name(), &report.id, NOW_MS).await;
+        match told {
+            Ok(Retracted::InStep(step)) => assert_eq!(Some(step), held.map(|(step, _)| step.step)),
+            Ok(Retracted::Trained(_)) => assert!(self.trained_reports.contains(&report.id)),
+            Ok(Retracted::LeftPool | Retracted::NotWaiting) => {
+                assert!(held.is_none() && !self.trained_reports.contains(&report.id));
+            }
+            Err(StoreError::UnknownReference(id)) => assert!(self.gone.contains(&id), "{id} is there"),
+            Err(other) => panic!("{other}"),
+        }
+        let pool = self.fixture.pool().await;
+        assert!(pool.samples.iter().all(|sample| sample.report != report.id), "a retracted report is offered");
+    }
+
+    async fn erase(&mut self, n: usize, answer: bool) {
+        let target = match (answer, n.checked_rem(self.answers)) {
+            (true, Some(n)) => Some(RecordId::parse(format!("r-{n}")).expect("valid")),
+            (true, None) => None,
+            (false, _) => self.any_report(n).map(|report| report.id),
+        };
+        let Some(target) = target else { return };
+        let what = Selector::Record(target.clone());
+        let erased = self.fixture.store.erase(&tenant(), &name(), &what, NOW_MS).await.expect("erased");
+        let before = self.gone.len();
+        self.notice_gone().await;
+        assert_eq!(erased.records, (self.gone.len() - before) as u64);
+        assert!(erased.waiting > 0 || self.gone.contains(&target), "{target} is still there");
+    }
+
+    async fn retain(&mut self, most: i64) {
+        let keep = Retention { records_max: Some(most), ..Retention::default() };
+        let before = self.fixture.pool().await;
+        self.fixture.store.retain(&tenant(), &name(), &keep, NOW_MS).await.expect("retained");
+        assert_eq!(self.fixture.pool().await, before, "what waits is as it was");
+        self.notice_gone().await;
+    }
+
+    /// Learns which records are gone; each has a tombstone, and the running step has lost none.
+    async fn notice_gone(&mut self) {
+        let answers = (0..self.answers).map(|n| RecordId::parse(format!("r-{n}")).expect("valid"));
+        let reports = self.reports.iter().map(|report| report.id.clone());
+        for id in answers.chain(reports).collect::<Vec<_>>() {
+            let there = self.fixture.store.record(&tenant(), &name(), &id).await.expect("read").is_some();
+            let stone = self.fixture.store.tombstone(&tenant(), &name(), &id).await.expect("read").is_some();
+            assert_ne!(there, stone, "record {id}");
+            if stone {
+                self.gone.insert(id);
+            }
+        }
+        for (step, samples) in &self.running {
+            assert!(step.batch.iter().all(|report| !self.gone.contains(report)));
+            assert!(samples.iter().flat_map(|sample| &sample.records).all(|record| !self.gone.contains(record)));
+        }
     }
 
     async fn holds(&self) {

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
 use std::process::{Command, Stdio};
 
 use reef_core::RecordId;
@@ -10,12 +9,15 @@ use reef_store::{ScenarioSettings, Store};
 use tokio::task::JoinSet;
 
 use crate::fixture::{NOW_MS, id, inference, name, report, tenant};
+use crate::place::{self, Place};
 
 const DATABASE: &str = "REEF_TEST_STORE";
-const ROUNDS: usize = 5;
+const ROUNDS: usize = 100;
 const WRITERS: u32 = 16;
 /// Acknowledgements after which the first round is killed; later rounds at other moments.
-const ACKNOWLEDGED: usize = 150;
+const ACKNOWLEDGED: usize = 5;
+/// Acknowledgements between the moments of the first and the last round.
+const SPREAD: usize = 61;
 /// A child that is not killed stops by itself.
 const APPENDS_MAX: u32 = 5_000;
 
@@ -29,8 +31,8 @@ fn acknowledge(record: &RecordId) {
 /// The process that gets killed; as a test of its own it has nothing to do.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn writes_until_killed() {
-    let Some(path) = std::env::var_os(DATABASE) else { return };
-    let store = Store::open(Path::new(&path)).await.expect("opened");
+    let Ok(address) = std::env::var(DATABASE) else { return };
+    let store = place::open(&address).await.expect("opened");
     store.create_scenario(&tenant(), &name(), &ScenarioSettings::default(), NOW_MS).await.expect("created");
     let process = std::process::id();
     let mut writers = JoinSet::new();
@@ -53,10 +55,10 @@ async fn writes_until_killed() {
 }
 
 /// Kills a writer after so many acknowledgements; returns all that it gave.
-fn killed_writer(path: &Path, after: usize) -> BTreeSet<String> {
+fn killed_writer(address: &str, after: usize) -> BTreeSet<String> {
     let mut writer = Command::new(std::env::current_exe().expect("this program"))
         .args(["--exact", "crash::writes_until_killed", "--nocapture"])
-        .env(DATABASE, path)
+        .env(DATABASE, address)
         .stdout(Stdio::piped())
         .spawn()
         .expect("started");
@@ -76,26 +78,34 @@ fn killed_writer(path: &Path, after: usize) -> BTreeSet<String> {
     acknowledged
 }
 
+async fn there(store: &Store, acknowledged: &BTreeSet<String>, round: usize) {
+    for record in acknowledged {
+        let found = store.record(&tenant(), &name(), &id(record)).await.expect("read");
+        assert!(found.is_some(), "round {round}: record {record} was acknowledged");
+    }
+}
+
 #[tokio::test]
 async fn a_killed_process_has_lost_nothing_that_it_acknowledged() {
-    let folder = tempfile::tempdir().expect("folder");
-    let path = folder.path().join("reef.db");
+    let place = Place::new().await;
     let mut acknowledged = BTreeSet::new();
     for round in 0..ROUNDS {
-        acknowledged.extend(killed_writer(&path, ACKNOWLEDGED + 37 * round));
-        let store = Store::open(&path).await.expect("opened after the kill");
-        for record in &acknowledged {
-            let found = store.record(&tenant(), &name(), &id(record)).await.expect("read");
-            assert!(found.is_some(), "round {round}: record {record} was acknowledged");
-        }
+        let told = killed_writer(&place.address(), ACKNOWLEDGED + 37 * round % SPREAD);
+        let store = place.open().await.expect("opened after the kill");
+        there(&store, &told, round).await;
+        acknowledged.extend(told);
         let counts = store.counts(&tenant(), &name()).await.expect("counts");
         let stored = usize::try_from(counts.inferences + counts.reports).expect("a count");
         assert!(stored >= acknowledged.len());
         assert_eq!(counts.pending, counts.reports, "a report and its sample are written together");
-        let pool = store.pool(&tenant(), &name(), 16_384).await.expect("pool");
-        assert_eq!((pool.samples.len() as i64, pool.unusable.len()), (counts.pending, 0), "every sample is whole");
         store.close().await;
     }
+    let store = place.open().await.expect("opened again");
+    there(&store, &acknowledged, ROUNDS).await;
+    let pool = store.pool(&tenant(), &name(), 16_384).await.expect("pool");
+    let counts = store.counts(&tenant(), &name()).await.expect("counts");
+    assert_eq!((pool.samples.len() as i64, pool.unusable.len()), (counts.pending, 0), "every sample is whole");
+    store.close().await;
     println!("killed {ROUNDS} writers; {} acknowledged records survive", acknowledged.len());
     assert!(acknowledged.len() >= ROUNDS * ACKNOWLEDGED);
 }

@@ -1,7 +1,6 @@
-//! One store in a temporary folder with one scenario, and the values that the tests put into it.
+//! One store in a place of its own with one scenario, and the values that the tests put into it.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 use reef_core::{
     ContentId, Inference, RecordId, RecordStatus, Release, ReleaseId, ReleaseManifest, ReleaseOrigin, ReleaseSpan,
@@ -9,7 +8,8 @@ use reef_core::{
 };
 use reef_store::{Appended, Commit, Counts, Pool, ScenarioSettings, Store, StoreError};
 use serde_json::{Map, json};
-use tempfile::TempDir;
+
+use crate::place::Place;
 
 /// A moment; no test reads a clock.
 pub const NOW_MS: i64 = 1_767_225_600_000;
@@ -149,27 +149,34 @@ pub fn usable(pool: &Pool) -> Vec<&str> {
 pub struct Fixture {
     pub store: Store,
     pub base: Release,
-    folder: TempDir,
+    pub place: Place,
 }
 
 impl Fixture {
     pub async fn new() -> Self {
-        let folder = tempfile::tempdir().expect("folder");
-        let store = Store::open(&folder.path().join("reef.db")).await.expect("opened");
+        Self::at(Place::new().await).await
+    }
+
+    pub async fn at(place: Place) -> Self {
+        let store = place.open().await.expect("opened");
         let base = release(0, None, ReleaseOrigin::Base);
         store.create_scenario(&tenant(), &name(), &ScenarioSettings::default(), NOW_MS).await.expect("created");
         store.append_release(&tenant(), &name(), &base, None).await.expect("base");
-        Self { store, base, folder }
+        Self { store, base, place }
     }
 
-    pub fn path(&self) -> PathBuf {
-        self.folder.path().join("reef.db")
-    }
-
-    /// Closes the file and opens it again, as a restart does.
+    /// Closes the store and opens it again, as a restart does.
     pub async fn reopen(&mut self) {
         self.store.close().await;
-        self.store = Store::open(&self.path()).await.expect("opened again");
+        self.store = self.place.open().await.expect("opened again");
+    }
+
+    /// Goes on with what a crash leaves behind.
+    pub async fn crash(&mut self) {
+        let left = self.place.after_crash().await;
+        self.store.close().await;
+        self.place = left;
+        self.store = self.place.open().await.expect("opened after the crash");
     }
 
     pub async fn answer(&self, record: Inference) -> i64 {

@@ -9,13 +9,25 @@ mod disk;
 #[cfg(test)]
 mod durability;
 #[cfg(test)]
+mod erase;
+#[cfg(test)]
+mod faults;
+#[cfg(test)]
+mod feedback;
+#[cfg(test)]
 mod fixture;
+#[cfg(test)]
+mod groups;
 #[cfg(test)]
 mod inputs;
 #[cfg(test)]
 mod persistence;
 #[cfg(test)]
+mod place;
+#[cfg(test)]
 mod pool;
+#[cfg(test)]
+mod reading;
 #[cfg(test)]
 mod recipe_uses;
 #[cfg(test)]
@@ -25,4 +37,10 @@ mod releases;
 #[cfg(test)]
 mod reports;
 #[cfg(test)]
+mod retention;
+#[cfg(test)]
+mod scrub;
+#[cfg(test)]
 mod steps;
+#[cfg(test)]
+mod transfer;

@@ -1,0 +1,122 @@
+//! What later word does to earlier reports: an amendment replaces one, a retraction takes one back, an expiry gives up
+//! those that waited too long. A sample that a step holds stays with it and leaves the pool if the step fails; one that
+//! was trained is marked, and the step is not unmade.
+
+use reef_core::{RecordId, ScenarioName, TenantId};
+
+use crate::Store;
+use crate::entry::Entry;
+use crate::error::{Fault, StoreError};
+use crate::key::Key;
+use crate::records::RecordKind;
+use crate::sql::{self, Connection};
+
+/// Samples that one transaction expires.
+const EXPIRED_AT_ONCE: i64 = 1_000;
+
+/// What a retraction found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Retracted {
+    /// It was waiting and left the pool.
+    LeftPool,
+    /// A running step holds it: it leaves the pool if that step fails, and is trained otherwise.
+    InStep(u32),
+    /// This step used it already; it is marked.
+    Trained(u32),
+    /// It was set aside before, or graded no record.
+    NotWaiting,
+}
+
+impl Store {
+    /// Takes a report back. Again is no error; the history is kept.
+    pub async fn retract(
+        &self,
+        t: &TenantId,
+        s: &ScenarioName,
+        report: &RecordId,
+        now_ms: i64,
+    ) -> Result<Retracted, StoreError> {
+        let (key, report) = (Key::of(t, s), report.clone());
+        self.write(0, move |conn| Box::pin(retract(conn, key, report, now_ms))).await
+    }
+
+    /// Retires pending samples whose reports were made before `before_ms`, in bounded batches; returns how many.
+    pub async fn expire(
+        &self,
+        t: &TenantId,
+        s: &ScenarioName,
+        before_ms: i64,
+        now_ms: i64,
+    ) -> Result<u64, StoreError> {
+        let mut expired = 0;
+        loop {
+            let key = Key::of(t, s);
+            let batch = self.write(0, move |conn| Box::pin(expire(conn, key, before_ms, now_ms))).await?;
+            expired += batch;
+            if batch < EXPIRED_AT_ONCE.unsigned_abs() {
+                return Ok(expired);
+            }
+        }
+    }
+}
+
+async fn retract(conn: &mut Connection, key: Key, report: RecordId, now_ms: i64) -> Result<Retracted, Fault> {
+    let sql = "SELECT s.state, s.step FROM records AS r LEFT JOIN samples AS s ON s.tenant = r.tenant \
+                 AND s.scenario = r.scenario AND s.report = r.id \
+               WHERE r.tenant = $1 AND r.scenario = $2 AND r.id = $3 AND r.kind = 'report'";
+    let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(report.as_str());
+    let found: Option<(Option<String>, Option<i64>)> = query.fetch_optional(&mut *conn).await?;
+    let Some((state, step)) = found else { return Err(StoreError::UnknownReference(report).into()) };
+    let sql = "INSERT INTO retractions (tenant, scenario, report, at_ms) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING";
+    let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(report.as_str());
+    query.bind(now_ms).execute(&mut *conn).await?;
+    let sql = "UPDATE samples SET state = 'retired', reason = 'retracted', retired_at_ms = $4 \
+               WHERE tenant = $1 AND scenario = $2 AND report = $3 AND state = 'pending'";
+    let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(report.as_str());
+    query.bind(now_ms).execute(conn).await?;
+    let step = u32::try_from(step.unwrap_or_default()).unwrap_or_default();
+    Ok(match state.as_deref() {
+        Some("pending") => Retracted::LeftPool,
+        Some("reserved") => Retracted::InStep(step),
+        Some("consumed") => Retracted::Trained(step),
+        _ => Retracted::NotWaiting,
+    })
+}
+
+async fn expire(conn: &mut Connection, key: Key, before_ms: i64, now_ms: i64) -> Result<u64, Fault> {
+    let sql = "UPDATE samples SET state = 'retired', reason = 'expired: it waited too long', retired_at_ms = $4 \
+               WHERE tenant = $1 AND scenario = $2 AND state = 'pending' AND report IN ( \
+                 SELECT s.report FROM samples AS s JOIN records AS r \
+                   ON r.tenant = s.tenant AND r.scenario = s.scenario AND r.sequence = s.sequence \
+                 WHERE s.tenant = $1 AND s.scenario = $2 AND s.state = 'pending' AND r.created_at_ms < $3 \
+                 ORDER BY s.sequence LIMIT $5)";
+    let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(before_ms);
+    query.bind(now_ms).bind(EXPIRED_AT_ONCE).execute(conn).await
+}
+
+/// May this report be amended?
+pub(crate) async fn amendable(conn: &mut Connection, key: &Key, old: &RecordId) -> Result<Result<(), StoreError>, Fault> {
+    let sql = "SELECT s.amended_by, r.kind FROM records AS r LEFT JOIN samples AS s ON s.tenant = r.tenant \
+               AND s.scenario = r.scenario AND s.report = r.id WHERE r.tenant = $1 AND r.scenario = $2 AND r.id = $3";
+    let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(old.as_str());
+    let found: Option<(Option<String>, String)> = query.fetch_optional(conn).await?;
+    Ok(match found {
+        Some((None, kind)) if kind == RecordKind::Report.as_str() => Ok(()),
+        Some((Some(by), _)) => {
+            Err(StoreError::Conflict(format!("report {old} was amended by {by} already; amend {by}")))
+        }
+        _ => Err(StoreError::UnknownReference(old.clone())),
+    })
+}
+
+/// Marks the replaced report. A pending one leaves the pool now; one in a running step leaves it if the step fails.
+pub(crate) async fn amend(conn: &mut Connection, key: &Key, old: &RecordId, new: &Entry) -> Result<(), Fault> {
+    let sql = "UPDATE samples SET amended_by = $4, \
+                 retired_at_ms = CASE state WHEN 'pending' THEN $5 ELSE retired_at_ms END, \
+                 reason = CASE state WHEN 'pending' THEN 'amended by report: ' || $4 ELSE reason END, \
+                 state = CASE state WHEN 'pending' THEN 'retired' ELSE state END \
+               WHERE tenant = $1 AND scenario = $2 AND report = $3";
+    let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(old.as_str());
+    query.bind(new.id().as_str()).bind(new.created_at_ms()).execute(conn).await?;
+    Ok(())
+}

@@ -1,0 +1,40 @@
+//! SQLite as a home: how the file is opened and its tables, in order.
+//! WAL mode with full syncs: a reader never blocks the writer, and a returned write is on disk.
+
+use std::path::Path;
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use sqlx::ConnectOptions;
+use sqlx::migrate::Migrator;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
+
+use crate::store::migration;
+
+/// How long SQLite waits for another program's lock.
+pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(30);
+/// Bytes to which the write-ahead log shrinks after a long reader let it grow.
+const WAL_BYTES_KEPT: &str = "67108864";
+
+pub(crate) static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
+    // In order; a file that is not named here is not applied.
+    Migrator::with_migrations(vec![
+        migration(1, "log", include_str!("../migrations/sqlite/0001_log.sql")),
+        migration(2, "inputs", include_str!("../migrations/sqlite/0002_inputs.sql")),
+        migration(3, "recipe uses", include_str!("../migrations/sqlite/0003_recipe_uses.sql")),
+        migration(4, "experience", include_str!("../migrations/sqlite/0004_experience.sql")),
+    ])
+});
+
+/// A file that is there: a missing one was taken away, and an empty one in its place would lose the log silently.
+pub(crate) fn options(path: &Path) -> SqliteConnectOptions {
+    SqliteConnectOptions::new()
+        .filename(path)
+        .create_if_missing(false)
+        .journal_mode(SqliteJournalMode::Wal)
+        .synchronous(SqliteSynchronous::Full)
+        .busy_timeout(BUSY_TIMEOUT)
+        .foreign_keys(true)
+        .pragma("journal_size_limit", WAL_BYTES_KEPT)
+        .disable_statement_logging()
+}
