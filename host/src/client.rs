@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::time::Duration;
 
+use reef_core::ScenarioName;
 use reqwest::{RequestBuilder, Response, StatusCode, Url};
 use serde_json::Value;
 
@@ -11,6 +12,8 @@ use crate::tls;
 
 /// Time for one answer.
 const ANSWER_MAX: Duration = Duration::from_secs(180);
+/// Time for an answer that is read piece by piece.
+const LONG_ANSWER_MAX: Duration = Duration::from_secs(86_400);
 /// Bytes of one answer.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
 /// Characters of an answer that an error repeats.
@@ -43,6 +46,28 @@ impl Client {
     /// `POST path`
     pub async fn post(&self, path: &str, body: &Value) -> Result<Value, StartError> {
         self.send(self.http.post(format!("{}{path}", self.url)).json(body), 0).await
+    }
+
+    /// `POST path` in a scenario.
+    pub async fn post_in(&self, scenario: &ScenarioName, path: &str, body: &Value) -> Result<Value, StartError> {
+        let request = self.http.post(format!("{}{path}", self.url)).header("x-reef-scenario", scenario.as_str());
+        self.send(request.json(body), 0).await
+    }
+
+    /// `GET path`, whose answer is read piece by piece.
+    pub async fn open(&self, path: &str) -> Result<Response, StartError> {
+        let mut request = self.http.get(format!("{}{path}", self.url)).timeout(LONG_ANSWER_MAX);
+        if let Some(token) = &self.token {
+            request = request.bearer_auth(token);
+        }
+        let response = request.send().await.map_err(|error| self.broken(&error, 0))?;
+        let status = response.status();
+        if status.is_success() { Ok(response) } else { Err(refused(status, &self.body(response).await?)) }
+    }
+
+    /// The next piece of such an answer.
+    pub async fn next(&self, answer: &mut Response) -> Result<Option<axum::body::Bytes>, StartError> {
+        answer.chunk().await.map_err(|error| self.broken(&error, 0))
     }
 
     /// `PUT path` with bytes.

@@ -15,7 +15,10 @@ use serde::{Deserialize, Serialize};
 use serde_yaml_ng::Value;
 
 use crate::error::StartError;
+use crate::jobs::keep_within::RetentionSection;
 use crate::provider::config::{self as upstreams, BindingSection, ProviderSection};
+use crate::store_place::StoreSection;
+use crate::telemetry::TelemetrySection;
 use crate::verifiers::check_name;
 
 /// Everything an operator can set.
@@ -46,6 +49,10 @@ pub struct Config {
     pub sandbox: SandboxConfig,
     /// The trainer.
     pub training: TrainingSection,
+    /// Where the log of records, steps and releases is.
+    pub store: StoreSection,
+    /// What is kept of it.
+    pub retention: RetentionSection,
     /// Limits of the HTTP side.
     pub http: HttpSection,
     /// Secrets that are taken out of what is stored.
@@ -189,28 +196,6 @@ pub struct HttpSection {
     pub head_seconds_max: u64,
 }
 
-/// Logs and traces.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct TelemetrySection {
-    /// Filter, e.g. `info,reef_engine=debug`.
-    pub log: String,
-    /// `text` or `json`.
-    pub log_format: LogFormat,
-    /// OTLP/HTTP endpoint for traces, e.g. `http://127.0.0.1:4318/v1/traces`; none = no export.
-    pub otlp_endpoint: Option<String>,
-}
-
-/// Form of the log lines.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum LogFormat {
-    /// For people.
-    Text,
-    /// For machines.
-    Json,
-}
-
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -226,6 +211,8 @@ impl Default for Config {
             bindings: BTreeMap::new(),
             sandbox: SandboxConfig::default(),
             training: TrainingSection::default(),
+            store: StoreSection::default(),
+            retention: RetentionSection::default(),
             http: HttpSection::default(),
             redaction: RedactionConfig::default(),
             telemetry: TelemetrySection::default(),
@@ -281,12 +268,6 @@ impl Default for HttpSection {
             connections_max: 4096,
             head_seconds_max: 60,
         }
-    }
-}
-
-impl Default for TelemetrySection {
-    fn default() -> Self {
-        Self { log: "info".to_owned(), log_format: LogFormat::Text, otlp_endpoint: None }
     }
 }
 

@@ -35,6 +35,7 @@ use crate::jobs::bound_models::BoundModels;
 use crate::jobs::environment::environment;
 use crate::jobs::exchange_recipe::{Exchange, Uploads};
 use crate::jobs::guest_reads::GuestReads;
+use crate::jobs::keep_within::keep_within;
 use crate::jobs::learn_scenario::learn_scenario;
 use crate::jobs::run_step::{Workshop, record_call};
 use crate::jobs::trainer_thread::TrainerThread;
@@ -115,6 +116,7 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
         .open_all()
         .await
         .map_err(|error| StartError::Other(format!("a scenario cannot be opened: {error}")))?;
+    let keeping = tokio::spawn(keep_within(config.retention.clone(), built.store.clone(), built.scenarios));
     let (store, receipts, data) = (built.store, built.parts.serving.receipts.clone(), built.data);
     let limits = config.http.clone();
     let served = tokio::spawn(async move {
@@ -122,6 +124,7 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
         connections::serve(listener, router(built.parts), &limits, stopped).await;
         // A step that is cut off here stays reserved and is re-formed at the next start.
         learners.abort();
+        keeping.abort();
     });
     tracing::info!(%address, "serving");
     let drain_max = Duration::from_secs(config.http.drain_seconds_max);
@@ -159,7 +162,7 @@ fn lock_data(folder: &Path) -> Result<File, StartError> {
 async fn build(config: &Config, auth: Arc<Auth>) -> Result<Built, StartError> {
     let (providers, redactor) = (Providers::from_config(&config.providers)?, redactor(config)?);
     let (data, prometheus) = (lock_data(&config.data)?, prometheus()?);
-    let store = Store::open(&config.data.join("reef.db")).await?;
+    let store = config.store.open(&config.data).await?;
     let repo = releases(config).await?;
     // The model takes longest: what is wrong with the recipe or the verifiers is told before it is read.
     let sandbox = sandbox(config)?;

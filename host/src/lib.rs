@@ -20,6 +20,7 @@ pub mod receipts;
 pub mod recipe_files;
 pub mod recipes;
 pub mod scenarios;
+pub mod store_place;
 pub mod telemetry;
 pub mod tls;
 pub mod verifiers;

@@ -281,6 +281,11 @@ impl Scenarios {
         found.ok_or_else(|| ScenarioError::Unknown(name.clone()))
     }
 
+    /// The scenarios of all tenants.
+    pub async fn all(&self) -> Vec<Arc<Scenario>> {
+        self.open.read().await.values().cloned().collect()
+    }
+
     /// The scenarios of a tenant, by name.
     pub async fn list(&self, tenant: &TenantId) -> Vec<Arc<Scenario>> {
         let mut found: Vec<_> = self.open.read().await.values().filter(|s| s.key.0 == *tenant).cloned().collect();

@@ -10,15 +10,43 @@ use opentelemetry::{Context, KeyValue};
 use opentelemetry_otlp::{WithExportConfig, WithHttpConfig};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::SdkTracerProvider;
+use serde::{Deserialize, Serialize};
 use tracing::Span;
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer};
 
-use crate::config::{LogFormat, TelemetrySection};
 use crate::error::StartError;
 use crate::tls;
+
+/// Logs and traces.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TelemetrySection {
+    /// Filter, e.g. `info,reef_engine=debug`.
+    pub log: String,
+    /// `text` or `json`.
+    pub log_format: LogFormat,
+    /// OTLP/HTTP endpoint for traces, e.g. `http://127.0.0.1:4318/v1/traces`; none = no export.
+    pub otlp_endpoint: Option<String>,
+}
+
+/// Form of the log lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// For machines.
+    Json,
+}
+
+impl Default for TelemetrySection {
+    fn default() -> Self {
+        Self { log: "info".to_owned(), log_format: LogFormat::Text, otlp_endpoint: None }
+    }
+}
 
 /// Time for one export.
 const EXPORT_MAX: Duration = Duration::from_secs(10);

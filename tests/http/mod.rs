@@ -4,6 +4,7 @@ mod auth;
 mod chat;
 mod completions;
 mod messages;
+mod records;
 mod redaction;
 mod releases;
 mod report;

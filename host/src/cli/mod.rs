@@ -3,6 +3,7 @@
 
 pub mod backtest;
 pub mod recipe;
+pub mod records;
 pub mod registry;
 pub mod release;
 pub mod replay;
@@ -19,11 +20,11 @@ use serde_json::Value;
 use crate::bench;
 use crate::client::Client;
 use crate::component_file::DEFAULT_RECIPE;
-use crate::config::{Config, LogFormat, print_config};
+use crate::config::{Config, print_config};
 use crate::demo;
 use crate::error::StartError;
 use crate::host;
-use crate::telemetry::Telemetry;
+use crate::telemetry::{LogFormat, Telemetry};
 
 /// A server that makes agents learn from their own use.
 #[derive(Debug, Parser)]
@@ -57,6 +58,11 @@ enum Command {
     Release {
         #[command(subcommand)]
         command: release::ReleaseCommand,
+    },
+    /// Records of a scenario.
+    Records {
+        #[command(subcommand)]
+        command: records::RecordsCommand,
     },
     /// Steps of a scenario.
     Step {
@@ -177,6 +183,7 @@ pub fn run(cli: Cli) -> ExitCode {
             Command::Status(remote) => show(&Client::new(&remote.url)?.get("/reef/status").await?),
             Command::Release { command } => release::run(command).await,
             Command::Step { command } => release::run_step(command).await,
+            Command::Records { command } => records::run(command).await,
             Command::Recipe { command } => recipe::run(command).await,
             Command::Replay(args) => replay::run(args).await,
         }

@@ -10,6 +10,7 @@ pub mod inference;
 pub mod page;
 pub mod params;
 pub mod recipe;
+pub mod records;
 pub mod redaction;
 pub mod releases;
 pub mod report;
@@ -24,7 +25,7 @@ use axum::extract::{FromRef, OriginalUri, Request};
 use axum::http::{HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post, put};
+use axum::routing::{delete, get, post, put};
 use futures::FutureExt;
 use reef_dialects::Dialect;
 
@@ -82,8 +83,11 @@ pub fn router(parts: Parts) -> Router {
         .route("/", get(scenarios::show))
         .route("/update", post(scenarios::update))
         .route("/held-out", put(scenarios::put_held_out))
-        .route("/records", get(scenarios::records))
-        .route("/records/{id}", get(scenarios::record))
+        .route("/records", get(records::records))
+        .route("/records/{id}", get(records::record))
+        .route("/export", get(records::export))
+        .route("/erase", post(records::erase))
+        .route("/dead-letters", get(records::dead_letters))
         .route("/releases", get(releases::list))
         .route("/releases/{id}", get(releases::show))
         .route("/releases/{id}/page", get(page::release))
@@ -105,6 +109,9 @@ pub fn router(parts: Parts) -> Router {
         .route(unrecorded::EMBEDDINGS, post(unrecorded::embeddings))
         .route("/v1/models", get(status::models))
         .route("/reef/report", post(report::report))
+        .route("/reef/reports/{id}", delete(records::retract))
+        .route("/reef/records", post(records::import_one))
+        .route("/reef/records/batch", post(records::import_batch))
         .route("/reef/scenarios", get(scenarios::list).post(scenarios::create))
         .nest("/reef/scenarios/{scenario}", scenario)
         .route("/reef/status", get(status::status))

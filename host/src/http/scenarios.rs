@@ -1,21 +1,21 @@
-//! `/reef/scenarios…`: what learns, its settings, its held-out tasks, its records.
+//! `/reef/scenarios…`: what learns, its settings, its held-out tasks.
 
 use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use reef_core::{Gate, HeldOutTask, RecordId, ScenarioName};
+use reef_core::{Gate, HeldOutTask, ScenarioName};
 use reef_engine::Engine;
 use reef_sandbox::{Manifest, Recipe};
-use reef_store::{RecordBody, RecordKind, ScenarioSettings, Store, StoredRecord, TrainingMode};
+use reef_store::{ScenarioSettings, Store, TrainingMode};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::body::JsonObject;
 use super::caller::Caller;
 use super::error::ApiError;
-use super::params::{Path, Query};
+use super::params::Path;
 use crate::config::Scope;
 use crate::jobs::exchange_recipe::Exchange;
 use crate::scenarios::{Scenario, Scenarios, to_the_end};
@@ -24,9 +24,6 @@ use crate::scenarios::{Scenario, Scenarios, to_the_end};
 const HELD_OUT_MAX: usize = 4096;
 /// Bytes of one task, prompt and answer together.
 const HELD_OUT_BYTES_MAX: usize = 64 * 1024;
-/// Records of one page.
-const PAGE_MAX: u32 = 1000;
-const PAGE_DEFAULT: u32 = 100;
 
 /// The part of the host that manages scenarios.
 #[derive(Debug, Clone)]
@@ -226,60 +223,4 @@ fn check_fit(engine: &Engine, tasks: &[HeldOutTask]) -> Result<(), ApiError> {
         }
     }
     Ok(())
-}
-
-/// Query of a page of records.
-#[derive(Debug, Deserialize)]
-pub struct Page {
-    after_sequence: Option<i64>,
-    limit: Option<u32>,
-    request_type: Option<String>,
-}
-
-/// `GET /reef/scenarios/{s}/records`
-pub async fn records(
-    State(management): State<Management>,
-    caller: Caller,
-    Path(name): Path<String>,
-    Query(page): Query<Page>,
-) -> Result<Json<Value>, ApiError> {
-    let scenario = management.open(&caller, Scope::Read, &name).await?;
-    let kind = match page.request_type.as_deref() {
-        None => None,
-        Some("inference") => Some(RecordKind::Inference),
-        Some("report") => Some(RecordKind::Report),
-        Some(_) => return Err(ApiError::invalid("request_type", "request_type is 'inference' or 'report'")),
-    };
-    let limit = page.limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX);
-    let rows = management
-        .store
-        .records(&scenario.key.0, &scenario.key.1, page.after_sequence.unwrap_or(0), limit, kind)
-        .await?;
-    let next = rows.last().map(|row| row.sequence);
-    let rows: Vec<Value> = rows.iter().map(shown).collect();
-    Ok(Json(json!({ "records": rows, "next_after_sequence": next })))
-}
-
-/// `GET /reef/scenarios/{s}/records/{id}`
-pub async fn record(
-    State(management): State<Management>,
-    caller: Caller,
-    Path((name, id)): Path<(String, String)>,
-) -> Result<Json<Value>, ApiError> {
-    let scenario = management.open(&caller, Scope::Read, &name).await?;
-    let id = RecordId::parse(id)?;
-    let found = management.store.record(&scenario.key.0, &scenario.key.1, &id).await?;
-    found
-        .as_ref()
-        .map(shown)
-        .map(Json)
-        .ok_or_else(|| ApiError::not_found(format!("record {id} does not exist in scenario '{name}'")))
-}
-
-fn shown(record: &StoredRecord) -> Value {
-    let (kind, body) = match &record.body {
-        RecordBody::Inference(inference) => ("inference", json!(inference)),
-        RecordBody::Report(report) => ("report", json!(report)),
-    };
-    json!({ "sequence": record.sequence, "request_type": kind, "record": body })
 }

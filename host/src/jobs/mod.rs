@@ -8,6 +8,7 @@ pub mod gate_candidate;
 pub mod guest_reads;
 pub mod held_out;
 pub mod ingest_live;
+pub mod keep_within;
 pub mod learn_scenario;
 pub mod recheck_head;
 pub mod replay_step;

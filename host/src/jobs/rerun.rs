@@ -17,6 +17,7 @@ use super::trainer_thread::{Abort, Files, Start, StepTraining, TrainerThread};
 use crate::config::Config;
 use crate::error::StartError;
 use crate::host::engine_config;
+use crate::store_place;
 
 /// A data folder, opened to read.
 #[derive(Debug, Clone)]
@@ -31,12 +32,7 @@ pub struct Folder {
 impl Folder {
     /// Opens the folder of a server, whether or not one runs on it.
     pub async fn open(path: &Path) -> Result<Self, StartError> {
-        let database = path.join("reef.db");
-        if !database.is_file() {
-            let shown = path.display();
-            return Err(StartError::Data(format!("{shown} holds no reef.db; name a server's folder with --data")));
-        }
-        let store = Store::open_read_only(&database).await?;
+        let store = store_place::open_read_only(path).await?;
         let git = path.join("releases.git");
         let repo = blocking(move || ReleaseRepo::open_to_read(&git)).await??;
         Ok(Self { path: path.to_owned(), store, repo })

@@ -18,7 +18,8 @@ pub use gate::{
 };
 pub use name::{ContentId, InvalidName, RecordId, ReleaseId, ScenarioName, Tag, TenantId, sha256_hex};
 pub use record::{
-    CALL_TAG, Inference, LIVE_REPORT_PREFIX, MAIN_CALL, RecordStatus, ReleaseSpan, Report, ReportError, Sampling, TokenTrace,
+    CALL_REASON_TAG, CALL_TAG, Inference, LIVE_REPORT_PREFIX, RecordStatus, ReleaseSpan, Report, ReportError, Sampling,
+    TokenTrace,
 };
 pub use release::{Release, ReleaseManifest, ReleaseOrigin, Surface};
 pub use sample::{AssemblyError, Sample, Trajectory, Turn, TurnSpan, assemble, lag};

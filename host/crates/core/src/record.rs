@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::{InvalidName, RecordId, ReleaseId, Tag};
+use crate::{RecordId, ReleaseId, Tag};
 
 /// How an inference exchange ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -86,22 +86,16 @@ pub struct Inference {
 }
 
 /// Tag that says what a request was made for: `main`, or one of the side calls that harnesses make around a
-/// conversation, such as `title`, `compaction` and `sub-agent`. Absent = `main`.
-pub const CALL_TAG: &str = "call";
-/// The value of `CALL_TAG` for a turn of the conversation itself.
-pub const MAIN_CALL: &str = "main";
+/// conversation, such as `title`, `compaction` and `sub-agent`.
+pub const CALL_TAG: &str = "kind";
+/// Tag with the fact that made a request a side call. Without it the other tag is a client's own word.
+pub const CALL_REASON_TAG: &str = "kind-reason";
 
 impl Inference {
     /// The kind of side call that this is; none = a turn of the conversation. Side calls are kept and not trained.
     pub fn side_call(&self) -> Option<&str> {
-        let (_, kind) = self.tags.iter().find(|(tag, _)| tag.as_str() == CALL_TAG)?;
-        Some(kind.as_str()).filter(|kind| !kind.is_empty() && *kind != MAIN_CALL)
-    }
-
-    /// Flags it as a side call of this kind, or with `MAIN_CALL` as a turn of the conversation.
-    pub fn set_call(&mut self, kind: &str) -> Result<(), InvalidName> {
-        self.tags.insert(Tag::parse(CALL_TAG)?, kind.to_owned());
-        Ok(())
+        let value = |name| self.tags.iter().find(|(tag, _)| tag.as_str() == name).map(|(_, value)| value.as_str());
+        value(CALL_TAG).filter(|_| value(CALL_REASON_TAG).is_some())
     }
 }
 

@@ -10,8 +10,8 @@ use crate::codec::{from_text, to_text};
 use crate::error::{Fault, StoreError, conflict, damaged, invalid};
 use crate::key::Key;
 use crate::records::{TokenColumns, read_tokens, record_id};
-use crate::trajectory::{Exchange, Graded, Unusable, form};
 use crate::sql::{self, Connection, Value};
+use crate::trajectory::{Exchange, Graded, Unusable, form};
 
 /// Samples of one pool or batch; all their tokens are in memory at once.
 const SAMPLES_MAX: u32 = 16_384;
@@ -266,12 +266,7 @@ fn clean(reason: &str) -> String {
 }
 
 /// Each report of the list once.
-async fn set_aside(
-    conn: &mut Connection,
-    key: Key,
-    list: Vec<(RecordId, String)>,
-    now_ms: i64,
-) -> Result<(), Fault> {
+async fn set_aside(conn: &mut Connection, key: Key, list: Vec<(RecordId, String)>, now_ms: i64) -> Result<(), Fault> {
     let sql = "SELECT wanted.value, s.state FROM json_each($3) AS wanted LEFT JOIN samples AS s \
                  ON s.tenant = $1 AND s.scenario = $2 AND s.report = wanted.value \
                WHERE s.state IS NULL OR s.state IN ('reserved', 'consumed') ORDER BY wanted.key LIMIT 1";
@@ -288,17 +283,21 @@ async fn set_aside(
 }
 
 /// Retires those that are pending; every one of the list is a sample.
-async fn retire_all(
-    conn: &mut Connection,
-    key: &Key,
-    list: Vec<(RecordId, String)>,
-    now_ms: i64,
-) -> Result<(), Fault> {
+async fn retire_all(conn: &mut Connection, key: &Key, list: Vec<(RecordId, String)>, now_ms: i64) -> Result<(), Fault> {
     // An upsert, because it takes many reasons at once; the rows exist, so that it only ever updates.
     let (tenant, scenario) = (key.tenant(), key.scenario());
     let row = |(report, reason): (RecordId, String)| -> Vec<Value> {
         let report = report.as_str();
-        vec![tenant.into(), scenario.into(), report.into(), 0.into(), "retired".into(), reason.into(), now_ms.into(), "{}".into()]
+        vec![
+            tenant.into(),
+            scenario.into(),
+            report.into(),
+            0.into(),
+            "retired".into(),
+            reason.into(),
+            now_ms.into(),
+            "{}".into(),
+        ]
     };
     let rows = list.into_iter().map(row).collect();
     let into = "samples (tenant, scenario, report, sequence, state, reason, retired_at_ms, metadata)";

@@ -4,15 +4,12 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use reef_core::Tag;
+use reef_core::{CALL_REASON_TAG, Tag};
 use reef_intake::{Answer, IndexLimits, KIND_TAG, Placed, SessionIndex, Transcript, call_of, named_session};
 use serde_json::{Map, Value};
 
 use crate::http::caller::Caller;
 use crate::scenarios::ScenarioKey;
-
-/// The tag that says which fact made a call what it is.
-const REASON_TAG: &str = "kind-reason";
 
 /// The sessions of requests that name none; shared by all requests.
 #[derive(Debug, Clone)]
@@ -73,7 +70,7 @@ fn mark_kind(caller: &mut Caller, body: &Map<String, Value>) {
     }
     caller.is_side_call = true;
     caller.capture = false;
-    for (name, value) in [(KIND_TAG, call.kind.to_string()), (REASON_TAG, call.reason)] {
+    for (name, value) in [(KIND_TAG, call.kind.to_string()), (CALL_REASON_TAG, call.reason)] {
         if let Ok(tag) = Tag::parse(name) {
             caller.tags.entry(tag).or_insert(value);
         }

@@ -14,7 +14,7 @@ use crate::request::Body;
 
 /// The tag with which a client says it itself (`x-reef-tag-kind: main | title | compaction | sub-agent | other |
 /// other:words`), and in which the kind is recorded.
-pub const KIND_TAG: &str = "kind";
+pub const KIND_TAG: &str = reef_core::CALL_TAG;
 /// Headers in which harnesses say that a call is not the conversation itself.
 pub const CALL_HEADERS: [&str; 6] = [
     "x-claude-code-agent-id",

@@ -81,7 +81,10 @@ async fn a_reader_that_keeps_an_earlier_state_is_told_and_the_next_erasure_finis
     let _: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM records").fetch_one(&mut *long).await.expect("read");
     let what = Selector::Record(crate::fixture::id("r-1"));
     let told = fixture.store.erase(&tenant(), &name(), &what, NOW_MS).await.expect_err("a reader is there");
-    assert!(matches!(&told, StoreError::Conflict(told) if told.contains("end that program and erase again")), "{told:?}");
+    assert!(
+        matches!(&told, StoreError::Conflict(told) if told.contains("end that program and erase again")),
+        "{told:?}"
+    );
     assert!(fixture.store.record(&tenant(), &name(), &crate::fixture::id("r-1")).await.expect("read").is_none());
     drop(long);
     outsider.close().await;

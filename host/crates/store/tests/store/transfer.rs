@@ -34,7 +34,10 @@ async fn an_export_read_back_is_the_same_log() {
     here.report(Report { amends: Some(id("g-1")), ..report("g-2", &["r-2"]) }).await.expect("amended");
     let lines = exported(&here, 0).await;
     let appended = there.store.import(&tenant(), &name(), read(&lines)).await.expect("imported");
-    assert_eq!(appended.iter().map(|a| (a.sequence, a.duplicate)).collect::<Vec<_>>(), (1..=4).map(|n| (n, false)).collect::<Vec<_>>());
+    assert_eq!(
+        appended.iter().map(|a| (a.sequence, a.duplicate)).collect::<Vec<_>>(),
+        (1..=4).map(|n| (n, false)).collect::<Vec<_>>()
+    );
     let page = async |fixture: &Fixture| fixture.store.records(&tenant(), &name(), 0, 100, None).await.expect("page");
     assert_eq!(page(&there).await, page(&here).await);
     assert_eq!(there.counts().await, here.counts().await);

@@ -1,0 +1,159 @@
+//! `reef records …`: takes a scenario's records out of a running server, puts them into one, and erases them.
+
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use indicatif::{ProgressBar, ProgressStyle};
+use reef_core::ScenarioName;
+use serde_json::{Value, json};
+
+use super::{Remote, scenario_name, show};
+use crate::client::Client;
+use crate::error::StartError;
+
+/// Records of one import, and bytes of one: below what servers take.
+const BATCH_RECORDS: usize = 500;
+const BATCH_BYTES: usize = 16 << 20;
+
+#[derive(Debug, Subcommand)]
+pub(super) enum RecordsCommand {
+    /// Write all records as JSON lines, oldest first.
+    #[command(after_help = "Example:\n  reef records export my-agent --out my-agent.jsonl")]
+    Export {
+        /// Scenario.
+        #[arg(value_parser = scenario_name)]
+        scenario: ScenarioName,
+        /// File to write; standard output if absent.
+        #[arg(long)]
+        out: Option<PathBuf>,
+        /// Only records after this sequence: an export that broke off goes on after the last it wrote.
+        #[arg(long, default_value_t = 0)]
+        after: i64,
+        #[command(flatten)]
+        remote: Remote,
+    },
+    /// Add the lines of an export; records that are there already are counted and left alone.
+    #[command(after_help = "Example:\n  reef records import my-agent my-agent.jsonl")]
+    Import {
+        /// Scenario.
+        #[arg(value_parser = scenario_name)]
+        scenario: ScenarioName,
+        /// File with JSON lines.
+        file: PathBuf,
+        #[command(flatten)]
+        remote: Remote,
+    },
+    /// Erase records and the reports about them, for good; names the releases that were trained on them.
+    #[command(
+        after_help = "Examples:\n  reef records erase my-agent --session s-1\n  reef records erase my-agent --tag user=4711"
+    )]
+    Erase {
+        /// Scenario.
+        #[arg(value_parser = scenario_name)]
+        scenario: ScenarioName,
+        #[command(flatten)]
+        what: What,
+        #[command(flatten)]
+        remote: Remote,
+    },
+}
+
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub(super) struct What {
+    /// One record, by its receipt.
+    #[arg(long)]
+    record: Option<String>,
+    /// All records of a session.
+    #[arg(long)]
+    session: Option<String>,
+    /// All records with this tag, as name=value.
+    #[arg(long)]
+    tag: Option<String>,
+}
+
+pub(super) async fn run(command: RecordsCommand) -> Result<(), StartError> {
+    match command {
+        RecordsCommand::Export { scenario, out, after, remote } => {
+            export(&Client::new(&remote.url)?, &scenario, out.as_deref(), after).await
+        }
+        RecordsCommand::Import { scenario, file, remote } => import(&Client::new(&remote.url)?, &scenario, &file).await,
+        RecordsCommand::Erase { scenario, what, remote } => {
+            let path = format!("/reef/scenarios/{scenario}/erase");
+            show(&Client::new(&remote.url)?.post(&path, &what.body()?).await?)
+        }
+    }
+}
+
+impl What {
+    fn body(self) -> Result<Value, StartError> {
+        match (self.record, self.session, self.tag) {
+            (Some(record), _, _) => Ok(json!({ "record": record })),
+            (_, Some(session), _) => Ok(json!({ "session": session })),
+            (_, _, tag) => match tag.as_deref().unwrap_or_default().split_once('=') {
+                Some((name, value)) => Ok(json!({ "tag": { name: value } })),
+                None => Err(StartError::Config("--tag must be name=value".to_owned())),
+            },
+        }
+    }
+}
+
+async fn export(client: &Client, scenario: &ScenarioName, out: Option<&Path>, after: i64) -> Result<(), StartError> {
+    let failed = |error: std::io::Error| StartError::Other(format!("the export cannot be written: {error}"));
+    let mut file: Box<dyn Write> = match out {
+        Some(path) => Box::new(std::io::BufWriter::new(std::fs::File::create(path).map_err(failed)?)),
+        None => Box::new(std::io::stdout().lock()),
+    };
+    let bar = bar("records");
+    let mut answer = client.open(&format!("/reef/scenarios/{scenario}/export?after_sequence={after}")).await?;
+    while let Some(chunk) = client.next(&mut answer).await? {
+        bar.inc(chunk.iter().filter(|byte| **byte == b'\n').count() as u64);
+        file.write_all(&chunk).map_err(failed)?;
+    }
+    file.flush().map_err(failed)?;
+    bar.finish();
+    Ok(())
+}
+
+async fn import(client: &Client, scenario: &ScenarioName, path: &Path) -> Result<(), StartError> {
+    use std::io::BufRead;
+    let unread = |error: std::io::Error| StartError::Data(format!("{} cannot be read: {error}", path.display()));
+    let file = std::io::BufReader::new(std::fs::File::open(path).map_err(unread)?);
+    let (bar, mut batch, mut bytes) = (bar("records"), Vec::new(), 0);
+    let (mut imported, mut duplicates) = (0, 0);
+    for (number, line) in file.lines().enumerate() {
+        let line = line.map_err(unread)?;
+        let record: Value = serde_json::from_str(&line)
+            .map_err(|error| StartError::Data(format!("{}, line {}: {error}", path.display(), number + 1)))?;
+        bytes += line.len();
+        batch.push(record);
+        if batch.len() == BATCH_RECORDS || bytes > BATCH_BYTES {
+            bar.inc(batch.len() as u64);
+            let told = send(client, scenario, std::mem::take(&mut batch)).await?;
+            (imported, duplicates, bytes) = (imported + told.0, duplicates + told.1, 0);
+        }
+    }
+    bar.inc(batch.len() as u64);
+    let told = send(client, scenario, batch).await?;
+    bar.finish();
+    show(&json!({ "imported": imported + told.0, "duplicates": duplicates + told.1 }))
+}
+
+async fn send(client: &Client, scenario: &ScenarioName, batch: Vec<Value>) -> Result<(u64, u64), StartError> {
+    if batch.is_empty() {
+        return Ok((0, 0));
+    }
+    let told = client.post_in(scenario, "/reef/records/batch", &json!({ "records": batch })).await?;
+    let figure = |name: &str| told[name].as_u64().unwrap_or(0);
+    Ok((figure("imported"), figure("duplicates")))
+}
+
+/// Progress on standard error, where a person looks at it.
+fn bar(what: &'static str) -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("{spinner} {human_pos} {msg}, {per_sec}");
+    ProgressBar::new_spinner().with_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner())).with_message(what)
+}
