@@ -8,9 +8,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use reef_core::ReleaseId;
 use reef_engine::{Engine, EngineError, Weights};
 use reef_release::{ReleaseError, ReleaseRepo};
+use rustix::process::setpriority_process;
+use tokio::sync::{Semaphore, oneshot};
 
 /// File whose presence makes a release carry an adapter.
 pub const ADAPTER_FILE: &str = "adapter_model.safetensors";
+
+/// Releases that are read at the same time.
+const LOADING_MAX: usize = 2;
+/// How far a thread that reads one steps back, from 0 to 19.
+const LOADING_NICENESS: i32 = 5;
 
 /// Why the weights of a release cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +45,7 @@ pub struct WeightsCache {
     engine: Engine,
     recent: Arc<Mutex<VecDeque<(ReleaseId, Weights)>>>,
     retained_max: usize,
+    loading: Arc<Semaphore>,
 }
 
 impl std::fmt::Debug for WeightsCache {
@@ -49,7 +57,8 @@ impl std::fmt::Debug for WeightsCache {
 impl WeightsCache {
     /// `retained_max`: adapters kept beside those that scenarios serve.
     pub fn new(repo: ReleaseRepo, engine: Engine, retained_max: usize) -> Self {
-        Self { repo, engine, recent: Arc::default(), retained_max: retained_max.max(1) }
+        let loading = Arc::new(Semaphore::new(LOADING_MAX));
+        Self { repo, engine, recent: Arc::default(), retained_max: retained_max.max(1), loading }
     }
 
     /// The weights of a release, from memory or from the repository.
@@ -57,10 +66,22 @@ impl WeightsCache {
         if let Some(found) = self.recall(release) {
             return Ok(found);
         }
+        let interrupted = |_| WeightsError::Interrupted(release.clone());
+        let _place = self.loading.acquire().await.map_err(|_| WeightsError::Interrupted(release.clone()))?;
+        // Another request may have brought it meanwhile.
+        if let Some(found) = self.recall(release) {
+            return Ok(found);
+        }
         let (repo, engine, id) = (self.repo.clone(), self.engine.clone(), release.clone());
-        let loaded = tokio::task::spawn_blocking(move || read(&repo, &engine, &id))
-            .await
-            .map_err(|_| WeightsError::Interrupted(release.clone()))??;
+        let (sender, loaded) = oneshot::channel();
+        let thread = std::thread::Builder::new().name("reef-weights".to_owned());
+        let started = thread.spawn(move || {
+            yield_to_serving();
+            // Nobody waits any more if the request has gone.
+            let _ = sender.send(read(&repo, &engine, &id));
+        });
+        started.map_err(|_| WeightsError::Interrupted(release.clone()))?;
+        let loaded = loaded.await.map_err(interrupted)??;
         self.keep(release.clone(), loaded.clone());
         Ok(loaded)
     }
@@ -81,6 +102,12 @@ impl WeightsCache {
         recent.push_front(entry);
         Some(weights)
     }
+}
+
+/// Reading an adapter takes a core for a moment: the threads that serve come first.
+fn yield_to_serving() {
+    // On Linux the priority is the calling thread's own. Without it, loading only disturbs more.
+    let _ = setpriority_process(None, LOADING_NICENESS);
 }
 
 fn read(repo: &ReleaseRepo, engine: &Engine, release: &ReleaseId) -> Result<Weights, WeightsError> {
