@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use reef_core::{ContentId, HeldOutTask, Message, Sampling, sha256_hex};
+use reef_core::{ContentId, HeldOutTask, Message, ReleaseEvaluation, Sampling, sha256_hex};
 use reef_engine::{Engine, EngineError, Event, FinishReason, Request, Weights};
 use reef_sandbox::{ChatRequest, ChatSampling, Completion, Finish, Models, ModelsError, Usage};
 use tokio::runtime::Handle;
@@ -92,6 +92,18 @@ impl Measured {
         let scores = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (Some(new), Some(old)) = (scores.get(candidate), scores.get(incumbent)) else { return Default::default() };
         new.iter().filter_map(|(task, score)| old.get(task).map(|other| (*score, *other))).unzip()
+    }
+
+    /// What a release says of its evaluation; none without held-out tasks.
+    pub fn evaluation(&self, tasks: &HeldOut) -> Option<ReleaseEvaluation> {
+        let (candidate, incumbent) = self.paired("candidate", "served");
+        let mean = |scores: &[f64]| (!scores.is_empty()).then(|| scores.iter().sum::<f64>() / scores.len() as f64);
+        (!tasks.is_empty()).then(|| ReleaseEvaluation {
+            tasks: tasks.fingerprint().1,
+            compared: u32::try_from(candidate.len()).unwrap_or(u32::MAX),
+            candidate: mean(&candidate),
+            incumbent: mean(&incumbent),
+        })
     }
 }
 

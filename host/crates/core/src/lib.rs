@@ -13,6 +13,8 @@ mod step;
 pub use evaluation::{Gate, GateDecision, Grader, HeldOutTask, Message, gate_decision};
 pub use name::{ContentId, InvalidName, RecordId, ReleaseId, ScenarioName, Tag, TenantId, sha256_hex};
 pub use record::{Inference, LIVE_REPORT_PREFIX, RecordStatus, ReleaseSpan, Report, ReportError, Sampling, TokenTrace};
-pub use release::{Release, ReleaseManifest, ReleaseOrigin, Surface};
+pub use release::{
+    DecidedBy, Release, ReleaseDecision, ReleaseEvaluation, ReleaseManifest, ReleaseOrigin, ReleaseVerdict, Surface,
+};
 pub use sample::{AssemblyError, Sample, Trajectory, Turn, TurnSpan, assemble, lag};
 pub use step::{CallReport, Step, StepOutcome};
