@@ -15,4 +15,8 @@ mod heads;
 #[cfg(test)]
 mod round_trip;
 #[cfg(test)]
+mod signatures;
+#[cfg(test)]
+mod verify;
+#[cfg(test)]
 mod volume;
