@@ -67,8 +67,8 @@ impl ProblemKind {
                 "restore the repository from a backup or a clone, or roll back to another release"
             }
             Self::ObjectMissing | Self::ObjectDamaged => {
-                "pull the scenario from a remote that has the object, restore it from a backup or a clone, or roll \
-                 back to another release"
+                "pull the scenario with --repair from a remote that has the object, restore it from a backup or a clone, \
+                 or roll back to another release"
             }
             Self::ObjectPruned => {
                 "pull the scenario from a remote that has the object, or roll back to a release that was kept"

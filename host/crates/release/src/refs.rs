@@ -97,9 +97,9 @@ fn edit(repo: &gix::Repository, name: &str, edit: RefEdit) -> Result<Swap, Relea
         sync(&lock)?;
     }
     prepared.commit(None).map_err(git("write a reference in", root))?;
-    if changes {
-        sync(folder)?;
-    }
+    // Removing the last reference of a folder removes the folder.
+    let durable = folder.ancestors().find(|folder| folder.exists()).filter(|_| changes);
+    durable.map_or(Ok(()), sync)?;
     Ok(Swap::Done)
 }
 

@@ -149,6 +149,19 @@ impl Child {
         })
     }
 
+    /// Is it the first release of its scenario?
+    pub fn is_first(&self) -> bool {
+        self.sequence == 0
+    }
+
+    /// What is wrong with a release that has no parent and is not the first.
+    pub fn without_parent(&self, opened: &Opened) -> Option<Problem> {
+        (opened.stored.manifest.parent.is_none() && !self.is_first()).then(|| {
+            let reason = format!("it has no parent and the sequence {}; a chain begins with 0", self.sequence);
+            self.problem(ProblemKind::SequenceOrder, reason)
+        })
+    }
+
     fn problem(&self, kind: ProblemKind, reason: String) -> Problem {
         Problem::new(kind, &self.id, self.label.clone(), reason)
     }
@@ -196,7 +209,7 @@ impl Walk<'_> {
         };
         if !opened.stored.is_of(self.scenario.0, self.scenario.1) {
             // The first release of a scenario may come from another scenario, whose chain is not ours to verify.
-            if child.as_ref().is_none_or(|child| child.sequence != 0) {
+            if !child.as_ref().is_some_and(Child::is_first) {
                 let reason = format!("the chain of scenario '{}' leads to it", self.scenario.1);
                 self.tell(opened.problem(ProblemKind::OtherScenario, reason));
             }
@@ -205,10 +218,8 @@ impl Walk<'_> {
         if let Some(problem) = child.as_ref().and_then(|child| child.compare(&opened)) {
             self.tell(problem);
         }
-        let manifest = &opened.stored.manifest;
-        if manifest.parent.is_none() && manifest.sequence != 0 {
-            let reason = format!("it has no parent and the sequence {}; a chain begins with 0", manifest.sequence);
-            self.tell(opened.problem(ProblemKind::SequenceOrder, reason));
+        if let Some(problem) = Child::of(&opened).without_parent(&opened) {
+            self.tell(problem);
         }
         self.look(&opened);
         self.compare(&opened, true);

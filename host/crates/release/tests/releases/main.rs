@@ -13,6 +13,10 @@ mod folder;
 #[cfg(test)]
 mod heads;
 #[cfg(test)]
+mod prune;
+#[cfg(test)]
+mod remotes;
+#[cfg(test)]
 mod round_trip;
 #[cfg(test)]
 mod signatures;

@@ -88,7 +88,10 @@ fn several_damages_are_all_found_and_nothing_stops_at_the_first() {
     assert_eq!(first.file.as_deref(), Some("adapter.safetensors"));
     assert_eq!(first.object, Some(sha256_hex(&noise(4, 3_000))));
     assert!(first.release.starts_with("release r4 of acme/spell ("), "{first}");
-    assert!(first.reason.contains("sha256 differs") && first.remedy.contains("pull the scenario"), "{first}");
+    assert!(
+        first.reason.contains("sha256 differs") && first.remedy.contains("pull the scenario with --repair"),
+        "{first}"
+    );
     let json = serde_json::to_value(&report).expect("JSON");
     assert_eq!((&json["releases"], &json["findings"][1]["kind"]), (&5.into(), &"object_missing".into()));
 }
