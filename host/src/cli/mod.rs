@@ -5,6 +5,7 @@ pub mod backtest;
 pub mod recipe;
 pub mod registry;
 pub mod release;
+pub mod release_chain;
 pub mod replay;
 
 use std::net::SocketAddr;

@@ -5,6 +5,7 @@
 //! truth for heads.
 #![deny(missing_docs)]
 
+mod diff;
 mod disk;
 mod error;
 mod folder;
@@ -28,6 +29,7 @@ mod signing;
 mod sweep_lock;
 mod verify;
 
+pub use diff::{FileChange, FileFacts, ReleaseDiff, TensorChange, Tensors};
 pub use error::ReleaseError;
 pub use manifest::content_id;
 pub use problem::{Problem, ProblemKind};

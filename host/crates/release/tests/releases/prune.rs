@@ -67,7 +67,7 @@ fn objects_that_no_kept_release_names_go_and_their_bytes_are_counted() {
         ids(&[&chain[0], &rejected]),
         "r1 shares its adapter with r4, r2 with another scenario"
     );
-    assert_eq!(done.candidates, [rejected.release_id.clone()]);
+    assert_eq!(done.candidates, std::slice::from_ref(&rejected.release_id));
 
     for (adapter, there) in [(0, false), (1, true), (2, true), (3, true), (5, true), (8, true), (9, false)] {
         assert_eq!(object(&fixture, adapter).exists(), there, "{adapter}");
@@ -176,7 +176,7 @@ fn a_pruned_candidate_that_is_written_again_is_whole_again() {
     let base = fixture.release("spell", None, b"0");
     let files = adapter_files(&noise(9, ADAPTER_BYTES));
     let candidate = fixture.repo.write(&manifest("spell", Some(&base)), &files).expect("written");
-    assert_eq!(prune(&fixture, &[], Duration::ZERO, false).candidates, [candidate.release_id.clone()]);
+    assert_eq!(prune(&fixture, &[], Duration::ZERO, false).candidates, std::slice::from_ref(&candidate.release_id));
     assert_eq!(fixture.repo.write(&manifest("spell", Some(&base)), &files).expect("again"), candidate);
     fixture.repo.check(&candidate.release_id).expect("whole");
     assert!(fixture.git(&["for-each-ref"]).contains(candidate.release_id.as_str()));
