@@ -142,7 +142,7 @@ struct Built {
 }
 
 /// Two servers on one folder would each believe that they alone decide what is served.
-fn lock_data(folder: &Path) -> Result<File, StartError> {
+pub fn lock_data(folder: &Path) -> Result<File, StartError> {
     let shown = folder.display();
     let refuse = |reason: String| StartError::Data(format!("{shown} {reason}; choose another folder with --data"));
     // What people said to their agents is nobody else's to read.

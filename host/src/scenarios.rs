@@ -6,7 +6,10 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use reef_core::{Release, ReleaseId, ReleaseManifest, ReleaseOrigin, ScenarioName, Surface, TenantId};
+use reef_core::{
+    DecidedBy, Release, ReleaseDecision, ReleaseId, ReleaseManifest, ReleaseOrigin, ReleaseVerdict, ScenarioName, Surface,
+    TenantId,
+};
 use reef_engine::Weights;
 use reef_release::{ReleaseError, ReleaseFile, ReleaseRepo};
 use reef_sandbox::{Fault, Quarantine, Recipe};
@@ -361,6 +364,12 @@ impl Scenarios {
             seed: None,
             records: None,
             metrics: Default::default(),
+            evaluation: None,
+            decision: Some(ReleaseDecision {
+                verdict: ReleaseVerdict::Promoted,
+                by: DecidedBy::Host,
+                reason: "every scenario starts from its base".to_owned(),
+            }),
             created_at_ms: now_ms(),
         };
         let release = self.write(manifest, Vec::new()).await?;
@@ -423,10 +432,16 @@ impl Scenarios {
             self.store.release(tenant, name, of).await?.ok_or_else(|| ScenarioError::UnknownRelease(of.clone()))?;
         let head = scenario.served().release.clone();
         let files = self.files(of).await?.into_iter().map(|(path, bytes)| ReleaseFile { path, bytes }).collect();
+        let reason = match &origin {
+            ReleaseOrigin::Rollback { to } => format!("rolled back to {to}"),
+            _ => "promoted a held candidate".to_owned(),
+        };
+        let by = DecidedBy::Person { name: None };
         let manifest = ReleaseManifest {
             sequence: head.manifest.sequence + 1,
             parent: Some(head.release_id.clone()),
             origin,
+            decision: Some(ReleaseDecision { verdict: ReleaseVerdict::Promoted, by, reason }),
             created_at_ms: now_ms(),
             ..source.release.manifest
         };

@@ -6,6 +6,7 @@ pub mod recipe;
 pub mod records;
 pub mod registry;
 pub mod release;
+pub mod release_chain;
 pub mod replay;
 
 use std::net::SocketAddr;

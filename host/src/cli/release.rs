@@ -6,6 +6,7 @@ use clap::Subcommand;
 use reef_core::{ReleaseId, ScenarioName};
 use serde_json::{Value, json};
 
+use super::release_chain::{self, ChainCommand};
 use super::{Remote, release_id, scenario_name, show};
 use crate::client::Client;
 use crate::error::StartError;
@@ -73,6 +74,8 @@ pub(super) enum ReleaseCommand {
         #[command(flatten)]
         remote: Remote,
     },
+    #[command(flatten)]
+    Chain(ChainCommand),
 }
 
 #[derive(Debug, Subcommand)]
@@ -107,6 +110,7 @@ pub(super) async fn run(command: ReleaseCommand) -> Result<(), StartError> {
         ReleaseCommand::Rollback { scenario, release, remote } => (remote, scenario, "rollback", release),
         ReleaseCommand::Promote { scenario, release, remote } => (remote, scenario, "promote", release),
         ReleaseCommand::Reject { scenario, release, remote } => (remote, scenario, "reject", release),
+        ReleaseCommand::Chain(command) => return release_chain::run(command).await,
     };
     let body = json!({ "release_id": release });
     show(&Client::new(&remote.url)?.post(&format!("/reef/scenarios/{scenario}/{action}"), &body).await?)

@@ -254,6 +254,8 @@ pub fn release(scenario: &str, sequence: u32) -> Release {
             seed: None,
             records: None,
             metrics: BTreeMap::new(),
+            evaluation: None,
+            decision: None,
             created_at_ms: 0,
         },
     }

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use reef_core::{ContentId, HeldOutTask, Message, Sampling, sha256_hex};
+use reef_core::{ContentId, HeldOutTask, Message, ReleaseEvaluation, Sampling, sha256_hex};
 use reef_engine::{Engine, EngineError, Event, FinishReason, Request, Weights};
 use reef_sandbox::{ChatRequest, ChatSampling, Completion, Finish, Models, ModelsError, Usage};
 use tokio::runtime::Handle;
@@ -85,6 +85,20 @@ impl Measured {
     /// Scores of one binding by task.
     pub fn scores(&self, binding: &str) -> BTreeMap<usize, f64> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(binding).cloned().unwrap_or_default()
+    }
+
+    /// What a release says of its evaluation; none without held-out tasks.
+    pub fn evaluation(&self, tasks: &HeldOut) -> Option<ReleaseEvaluation> {
+        let (candidate, incumbent) = (self.scores("candidate"), self.scores("served"));
+        let both = candidate.iter().filter_map(|(task, score)| Some((*score, *incumbent.get(task)?)));
+        let (candidate, incumbent): (Vec<f64>, Vec<f64>) = both.unzip();
+        let mean = |scores: &[f64]| (!scores.is_empty()).then(|| scores.iter().sum::<f64>() / scores.len() as f64);
+        (!tasks.is_empty()).then(|| ReleaseEvaluation {
+            tasks: tasks.fingerprint().1,
+            compared: u32::try_from(candidate.len()).unwrap_or(u32::MAX),
+            candidate: mean(&candidate),
+            incumbent: mean(&incumbent),
+        })
     }
 }
 

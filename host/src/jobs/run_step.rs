@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use reef_core::{
-    CallReport, Gate, GateDecision, Release, ReleaseManifest, ReleaseOrigin, Step, StepOutcome, Surface, sha256_hex,
+    CallReport, DecidedBy, Gate, GateDecision, Release, ReleaseDecision, ReleaseManifest, ReleaseOrigin, ReleaseVerdict,
+    Step, StepOutcome, Surface, sha256_hex,
 };
 use reef_engine::train::CRITIC_FILE;
 use reef_engine::{Engine, Weights};
@@ -317,13 +318,15 @@ impl Run<'_> {
         let mut fault = None;
         self.work.step.outcome = match decided {
             Decided::Release { files, weights, reason } => {
-                let release = self.write(files).await?;
+                let decision = decision(ReleaseVerdict::Promoted, DecidedBy::Gate, &reason);
+                let release = self.write(files, decision).await?;
                 commit.release = Some(release.clone());
                 next = Some((release.clone(), weights));
                 StepOutcome::Released { release: release.release_id, reason }
             }
             Decided::Hold { files, reason } => {
-                commit.held = Some(self.write(files).await?);
+                let decision = decision(ReleaseVerdict::Held, DecidedBy::Recipe, &reason);
+                commit.held = Some(self.write(files, decision).await?);
                 StepOutcome::Held { reason }
             }
             Decided::Reject(reason) => StepOutcome::Rejected { reason },
@@ -375,7 +378,7 @@ impl Run<'_> {
         }
     }
 
-    async fn write(&self, files: Files) -> Result<Release, ScenarioError> {
+    async fn write(&self, files: Files, decision: ReleaseDecision) -> Result<Release, ScenarioError> {
         let step = &self.work.step;
         let served = self.work.scenario.served();
         let parent = &served.release.manifest;
@@ -399,6 +402,8 @@ impl Run<'_> {
                 .filter(|(name, _)| !name.ends_with("_seconds"))
                 .map(|(name, value)| (name.clone(), *value))
                 .collect(),
+            evaluation: self.measured.evaluation(&self.work.held_out.0),
+            decision: Some(decision),
             created_at_ms: step.now_ms,
         };
         let files = files.into_iter().map(|(path, bytes)| ReleaseFile { path, bytes }).collect();
@@ -421,6 +426,10 @@ impl Run<'_> {
             tracing::warn!(%error, release.id = %id, "release.align_ref");
         }
     }
+}
+
+fn decision(verdict: ReleaseVerdict, by: DecidedBy, reason: &str) -> ReleaseDecision {
+    ReleaseDecision { verdict, by, reason: reason.to_owned() }
 }
 
 /// Puts a call of the sandbox, whichever it is, into the metrics.

@@ -21,6 +21,8 @@ pub use record::{
     CALL_REASON_TAG, CALL_TAG, Inference, LIVE_REPORT_PREFIX, RecordStatus, ReleaseSpan, Report, ReportError, Sampling,
     TokenTrace,
 };
-pub use release::{Release, ReleaseManifest, ReleaseOrigin, Surface};
+pub use release::{
+    DecidedBy, Release, ReleaseDecision, ReleaseEvaluation, ReleaseManifest, ReleaseOrigin, ReleaseVerdict, Surface,
+};
 pub use sample::{AssemblyError, Sample, Trajectory, Turn, TurnSpan, assemble, lag};
 pub use step::{CallReport, Step, StepOutcome};

@@ -41,7 +41,60 @@ pub enum ReleaseOrigin {
     },
 }
 
-/// What is written beside the files of a release; hashed into its identity.
+/// How a candidate did on held-out tasks, and how what served did on the same ones.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ReleaseEvaluation {
+    /// SHA-256 of the tasks as JSON.
+    pub tasks: String,
+    /// Tasks that both answered.
+    pub compared: u32,
+    /// Mean score of the candidate in [0, 1]; none without such tasks.
+    pub candidate: Option<f64>,
+    /// Mean score of what served.
+    pub incumbent: Option<f64>,
+}
+
+/// What was decided about a candidate when its release was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ReleaseVerdict {
+    /// It serves.
+    Promoted,
+    /// It waits for a person; what the person decides is a release of its own, or a rejection in the database.
+    Held,
+}
+
+/// Who decided.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum DecidedBy {
+    /// The server, which starts every scenario from its base.
+    Host,
+    /// The recipe.
+    Recipe,
+    /// The operator's gate, after the recipe; the reason says by which rule.
+    Gate,
+    /// A person with the right to administer the scenario.
+    Person {
+        /// Name of the person's token, if it has one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        name: Option<String>,
+    },
+}
+
+/// A decision, who made it and why.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReleaseDecision {
+    /// What was decided.
+    pub verdict: ReleaseVerdict,
+    /// Who decided.
+    pub by: DecidedBy,
+    /// Why, in words.
+    pub reason: String,
+}
+
+/// What is written beside the files of a release; hashed into its identity. Fields that older releases lack are left
+/// out of the JSON when they are empty, so that an older manifest is written again byte for byte.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ReleaseManifest {
     /// Owner.
@@ -66,6 +119,12 @@ pub struct ReleaseManifest {
     pub records: Option<String>,
     /// Numbers of the step and its evaluation.
     pub metrics: BTreeMap<String, f64>,
+    /// What was measured before it was decided upon.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub evaluation: Option<ReleaseEvaluation>,
+    /// The decision, and who made it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decision: Option<ReleaseDecision>,
     /// Milliseconds since the Unix epoch.
     pub created_at_ms: i64,
 }

@@ -1,9 +1,11 @@
 //! Durability: what must survive a power cut before anybody relies on it.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read};
 use std::path::Path;
 use std::time::Duration;
+
+use sha2::{Digest, Sha256};
 
 use crate::ReleaseError;
 use crate::error::disk;
@@ -12,6 +14,26 @@ use crate::error::disk;
 const LEFTOVER_AGE: Duration = Duration::from_secs(60 * 60);
 /// Start of the names of temporary files, ours and those of gix.
 pub const TEMPORARY_PREFIX: &str = ".tmp";
+
+/// Bytes that are read at a time.
+const CHUNK_BYTES: usize = 1 << 20;
+
+/// SHA-256 and size of what is read, whatever its length, in constant memory; `each` gets every piece.
+pub fn hash(mut from: impl Read, mut each: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<(String, u64)> {
+    let (mut hasher, mut size) = (Sha256::new(), 0);
+    let mut chunk = vec![0; CHUNK_BYTES];
+    loop {
+        let read = match from.read(&mut chunk) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            read => read?,
+        };
+        let Some(piece) = chunk.get(..read).filter(|piece| !piece.is_empty()) else { break };
+        hasher.update(piece);
+        each(piece)?;
+        size += piece.len() as u64;
+    }
+    Ok((hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect(), size))
+}
 
 /// Flushes a file or a folder to the disk.
 pub fn sync(path: &Path) -> Result<(), ReleaseError> {

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use reef_core::{ReleaseId, ScenarioName, TenantId};
 
+use crate::Problem;
+
 /// Split by what the caller can do: retry (`Locked`, `HeadMoved`), repair the machine (`Folder`, `Disk`, `Git`),
 /// correct its input (`Path`, `Manifest`, `TooLarge`, `NotFound`, `NoFile`, `OtherScenario`), or restore (`Corrupt`).
 #[derive(Debug, thiserror::Error)]
@@ -40,16 +42,15 @@ pub enum ReleaseError {
         /// What the database said.
         cause: String,
     },
-    /// Another process holds the lock of a reference.
-    #[error(
-        "release repository: reference {reference} stayed locked for {waited_s} s; try again, and if no other process \
-         writes to the repository, remove the file {reference}.lock in it"
-    )]
+    /// Another process holds a lock.
+    #[error("release repository: {what} stayed locked for {waited_s} s; try again{remedy}")]
     Locked {
-        /// Full name.
-        reference: String,
+        /// What is locked.
+        what: String,
         /// Seconds.
         waited_s: u64,
+        /// What more to do, beginning with its comma.
+        remedy: String,
     },
     /// A file has a path that a release cannot hold.
     #[error("release file '{shown}': {rule}; rename the file")]
@@ -89,14 +90,9 @@ pub enum ReleaseError {
         /// The path, escaped and shortened.
         path: String,
     },
-    /// Stored bytes are not what was written.
-    #[error("{release}: {problem}; restore the repository from a backup or a clone, or roll back to another release")]
-    Corrupt {
-        /// `release r7 of acme/spell (…)`.
-        release: String,
-        /// File or object, and what is wrong with it.
-        problem: String,
-    },
+    /// Stored bytes are not what was written, or nobody trusted signed them.
+    #[error("{0}")]
+    Corrupt(Box<Problem>),
     /// Somebody else advanced the head.
     #[error(
         "scenario {tenant}/{scenario}: the head is {}, expected {}; read the head and continue from there",
@@ -125,6 +121,12 @@ pub enum ReleaseError {
         /// The asked scenario.
         scenario: ScenarioName,
     },
+}
+
+impl From<Problem> for ReleaseError {
+    fn from(problem: Problem) -> Self {
+        Self::Corrupt(Box::new(problem))
+    }
 }
 
 fn shown_head(head: &Option<ReleaseId>) -> &str {

@@ -2,18 +2,22 @@
 
 use std::collections::BTreeSet;
 
-use reef_core::{ContentId, Release, ReleaseId, ReleaseManifest, ReleaseOrigin, sha256_hex};
+use reef_core::{ContentId, Release, ReleaseId, ReleaseManifest, ReleaseOrigin, ScenarioName, TenantId, sha256_hex};
 use serde::{Deserialize, Serialize};
 
-use crate::names::check_path;
+use crate::names::{check_path, is_lfs};
 use crate::{ReleaseError, ReleaseFile};
 
 /// Files of one release; a harness tree has dozens.
 const FILES_MAX: usize = 10_000;
+/// Bytes of one file that git itself holds: prompts, skills, settings. Larger ones belong in `*.safetensors`.
+const PLAIN_BYTES_MAX: u64 = 256 << 20;
 /// Bytes of all files of one release together; they are held in memory.
 const RELEASE_BYTES_MAX: u64 = 8 << 30;
 /// Bytes of `manifest.json`: `FILES_MAX` entries with the longest paths fit.
 pub const MANIFEST_BYTES_MAX: u64 = 16 << 20;
+/// Start of the line of a commit message that names the content.
+pub const CONTENT_ID: &str = "content-id: ";
 /// Hex digits of a commit that an error shows.
 const SHORT_ID_CHARS: usize = 12;
 
@@ -43,6 +47,12 @@ impl StoredManifest {
     pub fn describe(manifest: &ReleaseManifest, files: &[ReleaseFile]) -> Result<Self, ReleaseError> {
         if let Some((name, _)) = manifest.metrics.iter().find(|(_, value)| !value.is_finite()) {
             return Err(ReleaseError::Manifest { problem: format!("metric '{name}' is not a finite number") });
+        }
+        let scores = manifest.evaluation.iter().flat_map(|measured| [measured.candidate, measured.incumbent]).flatten();
+        if !scores.into_iter().all(f64::is_finite) {
+            return Err(ReleaseError::Manifest {
+                problem: "a score of the evaluation is not a finite number".to_owned(),
+            });
         }
         if manifest.created_at_ms < 0 {
             return Err(ReleaseError::Manifest { problem: "created_at_ms is before 1970".to_owned() });
@@ -89,6 +99,10 @@ impl StoredManifest {
         let mut last = None;
         for file in &self.files {
             check_path(&file.path)?;
+            if file.size > PLAIN_BYTES_MAX && !is_lfs(&file.path) {
+                let what = format!("file {} (bytes)", crate::names::shown(&file.path));
+                return too_large(&what, file.size, PLAIN_BYTES_MAX);
+            }
             // It becomes a file name below `lfs/objects`.
             if ContentId::parse(file.sha256.as_str()).is_err() {
                 return refused(&file.path, "its sha256 has 64 hex digits");
@@ -130,7 +144,12 @@ impl StoredManifest {
             ReleaseOrigin::Rollback { to } => format!("rollback to {to}"),
             ReleaseOrigin::Promotion { step } => format!("promotion of step {step}"),
         };
-        Ok(format!("{}: {origin}\n\ncontent-id: {}\n", self.place(), self.content_id()?))
+        Ok(format!("{}: {origin}\n\n{CONTENT_ID}{}\n", self.place(), self.content_id()?))
+    }
+
+    /// Is it a release of this scenario?
+    pub fn is_of(&self, tenant: &TenantId, scenario: &ScenarioName) -> bool {
+        (&self.manifest.tenant, &self.manifest.scenario) == (tenant, scenario)
     }
 
     fn place(&self) -> String {

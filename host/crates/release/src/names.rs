@@ -11,6 +11,8 @@ const PATH_BYTES_MAX: usize = 255;
 const SHOWN_CHARS_MAX: usize = 80;
 /// Written by Reef itself.
 pub const MANIFEST: &str = "manifest.json";
+/// Written by Reef itself, when releases are signed.
+pub const SIGNATURE: &str = "release.sig";
 /// Written by Reef itself.
 pub const ATTRIBUTES: &str = ".gitattributes";
 /// Files by which a release could reconfigure the git of whoever clones it.
@@ -28,8 +30,27 @@ pub fn branch(tenant: &TenantId, scenario: &ScenarioName) -> String {
 
 /// `refs/reef/releases/<commit>`: keeps a release from git's garbage collection, head or not.
 pub fn retaining(release: &ReleaseId) -> String {
-    format!("refs/reef/releases/{release}")
+    format!("{RETAINED}{release}")
 }
+
+/// `refs/remotes/<remote>/<tenant>/<scenario>`: the newest verified release that a remote is known to have.
+pub fn remote_branch(remote: &str, tenant: &TenantId, scenario: &ScenarioName) -> String {
+    branch(tenant, scenario).replacen(HEADS, &format!("{REMOTES}{remote}/"), 1)
+}
+
+/// `refs/reef/quarantine/<remote>/<tenant>/<scenario>`: what a remote gave and nobody has verified.
+pub fn quarantine(remote: &str, tenant: &TenantId, scenario: &ScenarioName) -> String {
+    branch(tenant, scenario).replacen(HEADS, &format!("{QUARANTINE}{remote}/"), 1)
+}
+
+/// Start of the names of `branch`.
+pub const HEADS: &str = "refs/heads/";
+/// Start of the names of `remote_branch`.
+pub const REMOTES: &str = "refs/remotes/";
+/// Start of the names of `quarantine`.
+pub const QUARANTINE: &str = "refs/reef/quarantine/";
+/// Start of the names of `retaining`.
+pub const RETAINED: &str = "refs/reef/releases/";
 
 /// Is the file stored as a Git LFS object? The rule of `ATTRIBUTES_TEXT`.
 pub fn is_lfs(path: &str) -> bool {
@@ -53,8 +74,8 @@ pub fn check_path(path: &str) -> Result<(), ReleaseError> {
     if path.chars().any(char::is_control) {
         return refused("a path has no control characters".to_owned());
     }
-    if path.eq_ignore_ascii_case(MANIFEST) {
-        return refused(format!("{MANIFEST} is written by Reef"));
+    if let Some(own) = [MANIFEST, SIGNATURE].into_iter().find(|own| path.eq_ignore_ascii_case(own)) {
+        return refused(format!("{own} is written by Reef"));
     }
     for name in path.split('/') {
         if name.is_empty() || name == "." || name == ".." {
@@ -121,6 +142,7 @@ mod tests {
             "a\nb",
             "manifest.json",
             "Manifest.JSON",
+            "release.SIG",
             ".gitattributes",
             "a/.gitattributes",
             ".gitmodules",

@@ -18,6 +18,9 @@ pub const NODE_BYTES_MAX: u64 = 16 << 20;
 /// Depth of folders; a path of 255 bytes has fewer.
 const FOLDERS_MAX: usize = 128;
 
+/// Files and folders of one release that are looked at; a few small trees can name each other a billion times over.
+const ENTRIES_MAX: usize = 100_000;
+
 /// Why an object cannot be had.
 #[derive(Debug)]
 pub enum Damage {
@@ -50,30 +53,32 @@ pub fn get(repo: &gix::Repository, id: ObjectId, kind: Kind, bytes_max: u64) -> 
     }
 }
 
+/// Blobs by path.
+pub type Files = BTreeMap<String, ObjectId>;
+
 /// All files below a tree, by path.
-pub fn files(repo: &gix::Repository, tree: ObjectId) -> Result<BTreeMap<String, ObjectId>, Damage> {
-    let mut files = BTreeMap::new();
-    collect(repo, tree, "", &mut files)?;
-    Ok(files)
+pub fn files(repo: &gix::Repository, tree: ObjectId) -> Result<Files, Damage> {
+    let mut found = (BTreeMap::new(), 0);
+    collect(repo, tree, "", &mut found)?;
+    Ok(found.0)
 }
 
-fn collect(
-    repo: &gix::Repository,
-    tree: ObjectId,
-    folder: &str,
-    files: &mut BTreeMap<String, ObjectId>,
-) -> Result<(), Damage> {
+fn collect(repo: &gix::Repository, tree: ObjectId, folder: &str, found: &mut (Files, usize)) -> Result<(), Damage> {
     if folder.matches('/').count() > FOLDERS_MAX {
         return Err(Damage::Broken(format!("its folders are nested deeper than {FOLDERS_MAX}")));
     }
     let bytes = get(repo, tree, Kind::Tree, NODE_BYTES_MAX)?;
     let decoded = TreeRef::from_bytes(&bytes, repo.object_hash()).map_err(|error| Damage::Broken(chain(&error)))?;
     for entry in decoded.entries {
+        found.1 += 1;
+        if found.1 > ENTRIES_MAX {
+            return Err(Damage::Broken(format!("it has more than {ENTRIES_MAX} files and folders")));
+        }
         let path = format!("{folder}{}", entry.filename);
         match entry.mode.kind() {
-            EntryKind::Tree => collect(repo, entry.oid.to_owned(), &format!("{path}/"), files)?,
+            EntryKind::Tree => collect(repo, entry.oid.to_owned(), &format!("{path}/"), found)?,
             EntryKind::Blob => {
-                files.insert(path, entry.oid.to_owned());
+                found.0.insert(path, entry.oid.to_owned());
             }
             _ => return Err(Damage::Broken(format!("file {path} is neither a plain file nor a folder"))),
         }

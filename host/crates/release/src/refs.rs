@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use gix::ObjectId;
 use gix::lock::acquire::Fail;
 use gix::refs::file::transaction::prepare::{MustNotExist, ReferenceOutOfDate};
 use gix::refs::transaction::{PreviousValue, RefEdit};
@@ -39,12 +40,38 @@ pub fn swap(repo: &gix::Repository, name: &str, expected: Option<Target>, new: T
     }
 }
 
+/// Removes `name` if it has the value `expected`.
+pub fn remove(repo: &gix::Repository, name: &str, expected: Target) -> Result<Swap, ReleaseError> {
+    remove_stale(&[lock_of(&repo.path().join(name)), repo.path().join("packed-refs.lock")])?;
+    let previous = PreviousValue::MustExistAndMatch(expected);
+    edit(repo, name, RefEdit::delete(full_name(name)?, previous))
+}
+
+/// The references whose names begin with `prefix`, which ends in '/': name and object. Symbolic ones are left out.
+pub fn list(repo: &gix::Repository, prefix: &str) -> Result<Vec<(String, ObjectId)>, ReleaseError> {
+    let failed = || git("list the references of", repo.path());
+    let platform = repo.references().map_err(failed())?;
+    let mut found = Vec::new();
+    for reference in platform.prefixed(prefix).map_err(failed())? {
+        let reference = reference.map_err(failed())?;
+        if let (Some(id), Ok(name)) = (reference.target().try_id(), std::str::from_utf8(reference.name().as_bstr())) {
+            found.push((name.to_owned(), id.to_owned()));
+        }
+    }
+    Ok(found)
+}
+
+fn full_name(name: &str) -> Result<FullName, ReleaseError> {
+    FullName::try_from(name).map_err(|error| ReleaseError::Git { doing: "name a reference", cause: error.to_string() })
+}
+
 fn attempt(repo: &gix::Repository, name: &str, expected: Option<Target>, new: Target) -> Result<Swap, ReleaseError> {
-    let root = repo.path();
-    let full = FullName::try_from(name)
-        .map_err(|error| ReleaseError::Git { doing: "name a reference", cause: error.to_string() })?;
     let previous = expected.map_or(PreviousValue::MustNotExist, PreviousValue::MustExistAndMatch);
-    let edit = RefEdit::update(full, new, previous, "");
+    edit(repo, name, RefEdit::update(full_name(name)?, new, previous, ""))
+}
+
+fn edit(repo: &gix::Repository, name: &str, edit: RefEdit) -> Result<Swap, ReleaseError> {
+    let root = repo.path();
     let wait = Fail::AfterDurationWithBackoff(LOCK_WAIT);
     let path = root.join(name);
     let folder = path.parent().unwrap_or(root);
@@ -53,7 +80,13 @@ fn attempt(repo: &gix::Repository, name: &str, expected: Option<Target>, new: Ta
         Ok(prepared) => prepared,
         Err(error) if error.is_conflict() || error.is_not_found() => return Ok(Swap::Lost(actual(&error))),
         Err(error) if error.is_retryable() => {
-            return Err(ReleaseError::Locked { reference: name.to_owned(), waited_s: LOCK_WAIT.as_secs() });
+            return Err(ReleaseError::Locked {
+                what: format!("reference {name}"),
+                waited_s: LOCK_WAIT.as_secs(),
+                remedy: format!(
+                    ", and if no other process writes to the repository, remove the file {name}.lock in it"
+                ),
+            });
         }
         Err(error) => return Err(git("lock a reference in", root)(error)),
     };
@@ -64,9 +97,9 @@ fn attempt(repo: &gix::Repository, name: &str, expected: Option<Target>, new: Ta
         sync(&lock)?;
     }
     prepared.commit(None).map_err(git("write a reference in", root))?;
-    if changes {
-        sync(folder)?;
-    }
+    // Removing the last reference of a folder removes the folder.
+    let durable = folder.ancestors().find(|folder| folder.exists()).filter(|_| changes);
+    durable.map_or(Ok(()), sync)?;
     Ok(Swap::Done)
 }
 

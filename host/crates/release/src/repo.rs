@@ -14,11 +14,13 @@ use reef_core::{Release, ReleaseId, ReleaseManifest, ScenarioName, TenantId};
 
 use crate::error::git;
 use crate::manifest::StoredManifest;
-use crate::names::{ATTRIBUTES, ATTRIBUTES_TEXT, MANIFEST, branch, is_lfs, retaining};
+use crate::marks::unmark;
+use crate::names::{ATTRIBUTES, ATTRIBUTES_TEXT, MANIFEST, SIGNATURE, branch, is_lfs, retaining};
 use crate::objects::Writer;
 use crate::read::Opened;
 use crate::refs::{Swap, swap};
-use crate::{ReleaseError, ReleaseFile, folder, lfs};
+use crate::sweep_lock::share;
+use crate::{ReleaseError, ReleaseFile, ReleaseKey, ReleasePublicKey, folder, lfs};
 
 /// Author and committer of every release; the manifest says who and why.
 const AUTHOR: (&str, &str) = ("Reef", "reef@localhost");
@@ -29,6 +31,9 @@ pub struct ReleaseRepo {
     path: Arc<PathBuf>,
     /// Serialises reference changes of this process; other processes are kept out by git's lock files.
     refs: Arc<Mutex<()>>,
+    signing: Option<Arc<ReleaseKey>>,
+    /// Empty: signatures are not looked at.
+    pub(crate) trusted: Arc<[ReleasePublicKey]>,
 }
 
 impl ReleaseRepo {
@@ -38,7 +43,7 @@ impl ReleaseRepo {
     pub fn open(path: &Path) -> Result<Self, ReleaseError> {
         let path = folder::absolute(path)?;
         folder::prepare(&path)?;
-        Ok(Self { path: Arc::new(path), refs: Arc::default() })
+        Ok(Self::at(path))
     }
 
     /// Opens a repository that is there, to read: nothing is made, repaired or tidied up.
@@ -47,7 +52,27 @@ impl ReleaseRepo {
     pub fn open_to_read(path: &Path) -> Result<Self, ReleaseError> {
         let path = folder::absolute(path)?;
         folder::require(&path)?;
-        Ok(Self { path: Arc::new(path), refs: Arc::default() })
+        Ok(Self::at(path))
+    }
+
+    fn at(path: PathBuf) -> Self {
+        Self { path: Arc::new(path), refs: Arc::default(), signing: None, trusted: Arc::default() }
+    }
+
+    /// Signs every release that is written from now on. The signature is part of the commit: a step that is done again
+    /// after a crash gives the same release only with the same key.
+    pub fn signed_with(self, key: ReleaseKey) -> Self {
+        Self { signing: Some(Arc::new(key)), ..self }
+    }
+
+    /// Reads only releases that one of these keys signed; without keys, every release.
+    pub fn trusting(self, keys: Vec<ReleasePublicKey>) -> Self {
+        Self { trusted: keys.into(), ..self }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Writes a release and keeps it for good; no head moves. The same manifest and files give the same release.
@@ -57,14 +82,16 @@ impl ReleaseRepo {
         let stored = StoredManifest::describe(manifest, files)?;
         let repo = self.git()?;
         if let Some(parent) = &manifest.parent {
-            Opened::find(&repo, parent)?;
+            // Its signature does not matter here: a chain may begin to be signed at any release.
+            follows(&Opened::find(&repo, parent)?.stored.manifest, manifest)?;
         }
+        let _kept_from_sweeping = share(&self.path)?;
         let commit = self.write_commit(&repo, &stored, files)?;
         let release = stored.release(&release_id(commit)?)?;
-        let target = Target::Object(commit);
         let _turn = self.turn();
         // A reference of that name can only hold that commit: losing the swap means that it is there.
-        swap(&repo, &retaining(&release.release_id), None, target)?;
+        swap(&repo, &retaining(&release.release_id), None, Target::Object(commit))?;
+        unmark(&self.path, &release.release_id)?;
         Ok(release)
     }
 
@@ -77,10 +104,14 @@ impl ReleaseRepo {
         let mut sorted: Vec<&ReleaseFile> = files.iter().collect();
         sorted.sort_by(|a, b| a.path.cmp(&b.path));
         let mut writer = Writer::new(repo);
+        let text = stored.encode()?;
         let mut tree = vec![
-            (MANIFEST.to_owned(), writer.put(Kind::Blob, &stored.encode()?)?),
+            (MANIFEST.to_owned(), writer.put(Kind::Blob, &text)?),
             (ATTRIBUTES.to_owned(), writer.put(Kind::Blob, ATTRIBUTES_TEXT)?),
         ];
+        if let Some(key) = &self.signing {
+            tree.push((SIGNATURE.to_owned(), writer.put(Kind::Blob, key.sign(&text).as_bytes())?));
+        }
         for (entry, file) in stored.files.iter().zip(sorted) {
             let blob = if is_lfs(&entry.path) {
                 if entry.size > 0 {
@@ -119,8 +150,8 @@ impl ReleaseRepo {
         to: &ReleaseId,
     ) -> Result<(), ReleaseError> {
         let repo = self.git()?;
-        let opened = Opened::find(&repo, to)?;
-        if (&opened.stored.manifest.tenant, &opened.stored.manifest.scenario) != (tenant, scenario) {
+        let opened = self.opened(&repo, to)?;
+        if !opened.stored.is_of(tenant, scenario) {
             let (tenant, scenario) = (tenant.clone(), scenario.clone());
             return Err(ReleaseError::OtherScenario { release: opened.label(), tenant, scenario });
         }
@@ -148,12 +179,30 @@ impl ReleaseRepo {
         folder::open(&self.path).map_err(git("open", &self.path))
     }
 
-    fn turn(&self) -> MutexGuard<'_, ()> {
+    pub(crate) fn turn(&self) -> MutexGuard<'_, ()> {
         self.refs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn head(repo: &gix::Repository, name: &str) -> Result<Option<ReleaseId>, ReleaseError> {
+/// A release comes after its parent; only the first of a scenario may come from another scenario, of the same tenant.
+fn follows(parent: &ReleaseManifest, child: &ReleaseManifest) -> Result<(), ReleaseError> {
+    let refuse = |problem: String| Err(ReleaseError::Manifest { problem });
+    if parent.tenant != child.tenant {
+        return refuse("its parent belongs to another tenant".to_owned());
+    }
+    if parent.scenario != child.scenario && child.sequence != 0 {
+        let (theirs, own) = (&parent.scenario, child.sequence);
+        return refuse(format!(
+            "its parent belongs to scenario '{theirs}'; only the first release of a scenario may come from another one, and this is r{own}"
+        ));
+    }
+    if parent.scenario == child.scenario && child.sequence <= parent.sequence {
+        return refuse(format!("its sequence is {} and its parent's is {}", child.sequence, parent.sequence));
+    }
+    Ok(())
+}
+
+pub(crate) fn head(repo: &gix::Repository, name: &str) -> Result<Option<ReleaseId>, ReleaseError> {
     let found = repo.try_find_reference(name).map_err(git("read the references of", repo.path()))?;
     match found.as_ref().map(|reference| reference.target().into_owned()) {
         Some(Target::Object(id)) => release_id(id).map(Some),

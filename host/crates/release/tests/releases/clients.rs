@@ -72,7 +72,7 @@ fn garbage_collection_keeps_candidates_and_heads() {
     let candidate = fixture.repo.write(&manifest("spell", Some(&base)), &adapter_files(b"candidate")).expect("written");
     fixture.git(&["gc", "--quiet", "--prune=now"]);
     assert!(!fixture.path().join("refs/heads/acme/spell").exists(), "git packed the references");
-    fixture.repo.verify(&candidate.release_id).expect("kept");
+    fixture.repo.check(&candidate.release_id).expect("kept");
     assert_eq!(fixture.repo.head(&tenant(), &name("spell")).expect("head"), Some(base.release_id.clone()));
     let again = fixture.repo.write(&manifest("spell", Some(&base)), &adapter_files(b"candidate")).expect("again");
     assert_eq!(again, candidate);

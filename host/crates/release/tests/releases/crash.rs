@@ -49,7 +49,7 @@ fn a_killed_writer_leaves_whole_releases_and_a_head_that_moves_on() {
     let head = fixture.repo.log(&tenant(), &name("spell"), usize::MAX).expect("log");
     println!("killed {ROUNDS} writers, {} releases survive", head.len());
     let head = head.first().expect("the writers got somewhere");
-    fixture.repo.verify(&head.release_id).expect("intact");
+    fixture.repo.check(&head.release_id).expect("intact");
     fixture.release("spell", Some(head), b"after the crash");
     fixture.fsck_is_clean();
 }

@@ -43,6 +43,32 @@ impl Fixture {
         git(&self.path(), arguments)
     }
 
+    /// Makes a tree of a listing as `git ls-tree` prints it.
+    pub fn mktree(&self, listing: &str) -> String {
+        let path = self.folder.path().join("tree");
+        std::fs::write(&path, listing).expect("listing");
+        let mut command = Command::new("git");
+        command.arg("mktree").current_dir(self.path()).stdin(std::fs::File::open(path).expect("listing"));
+        String::from_utf8(command.output().expect("mktree").stdout).expect("text").trim().to_owned()
+    }
+
+    /// The commit of a release with some files exchanged for other blobs, as somebody with a git client makes it.
+    pub fn recommit(&self, release: &Release, blobs: &[(&str, &str)]) -> String {
+        let mut listing = self.git(&["ls-tree", release.release_id.as_str()]);
+        for (path, blob) in blobs {
+            let id = self.git(&["rev-parse", blob]);
+            listing = listing
+                .lines()
+                .filter(|line| !line.ends_with(&format!("\t{path}")))
+                .map(|line| format!("{line}\n"))
+                .collect();
+            listing.push_str(&format!("100644 blob {}\t{path}\n", id.trim()));
+        }
+        let tree = self.mktree(&listing);
+        let message = format!("content-id: {}", release.content_id);
+        self.git(&["commit-tree", "-m", &message, &tree]).trim().to_owned()
+    }
+
     pub fn fsck_is_clean(&self) {
         let printed = self.git(&["fsck", "--full", "--strict", "--no-dangling"]);
         // A repository without any branch yet is in order; git only remarks on it.
@@ -74,6 +100,8 @@ pub fn manifest(scenario: &str, parent: Option<&Release>) -> ReleaseManifest {
         seed: Some(7),
         records: None,
         metrics: BTreeMap::from([("held_out".to_owned(), 0.1 + 0.2), ("reward".to_owned(), -1e-9)]),
+        evaluation: None,
+        decision: None,
         created_at_ms: 1_750_000_000_123 + i64::from(sequence) * 1_000,
     }
 }
@@ -109,6 +137,9 @@ pub fn git(folder: &Path, arguments: &[&str]) -> String {
 pub fn try_git(folder: &Path, home: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new("git");
     command.current_dir(folder).env("HOME", home).env("GIT_CONFIG_NOSYSTEM", "1").env_remove("XDG_CONFIG_HOME");
+    for who in ["AUTHOR", "COMMITTER"] {
+        command.env(format!("GIT_{who}_NAME"), "x").env(format!("GIT_{who}_EMAIL"), "x");
+    }
     command.args(arguments).output().expect("the git client is installed")
 }
 

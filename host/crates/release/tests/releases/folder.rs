@@ -88,7 +88,7 @@ fn a_read_only_disk_is_a_sentence_and_nothing_is_lost() {
             .to_string()
             .contains("/proc/reef")
     );
-    fixture.repo.verify(&base.release_id).expect("intact");
+    fixture.repo.check(&base.release_id).expect("intact");
 }
 
 #[test]

@@ -73,7 +73,7 @@ fn threads_write_to_different_scenarios_at_once() {
     for worker in 0..THREADS {
         let log = fixture.repo.log(&tenant(), &name(&format!("scenario-{worker}")), 100).expect("log");
         assert_eq!(log.len(), 11);
-        fixture.repo.verify(&log[0].release_id).expect("intact");
+        fixture.repo.check(&log[0].release_id).expect("intact");
     }
     fixture.fsck_is_clean();
 }
@@ -148,4 +148,75 @@ fn the_lock_of_a_dead_process_is_removed_and_a_fresh_one_respected() {
     assert!(matches!(refusal, ReleaseError::Locked { .. }), "{refusal}");
     assert!(refusal.to_string().contains("refs/heads/acme/spell.lock"), "{refusal}");
     assert!(lock.exists());
+}
+
+#[test]
+fn eight_scenarios_that_grab_at_each_others_heads_keep_their_own() {
+    let fixture = Fixture::new();
+    let bases: Vec<_> = (0..THREADS).map(|own| fixture.release(&format!("s{own}"), None, &noise(own, 500))).collect();
+    let start = Barrier::new(bases.len());
+    thread::scope(|scope| {
+        for (own, base) in bases.iter().enumerate() {
+            let (fixture, bases, start) = (&fixture, &bases, &start);
+            scope.spawn(move || {
+                start.wait();
+                let mut head = base.clone();
+                for (other, theirs) in bases.iter().enumerate() {
+                    head = fixture.release(&format!("s{own}"), Some(&head), &noise(head.manifest.sequence.into(), 500));
+                    if other != own {
+                        let grab = fixture.repo.advance(
+                            &tenant(),
+                            &name(&format!("s{other}")),
+                            Some(&theirs.release_id),
+                            &head.release_id,
+                        );
+                        assert!(matches!(grab, Err(ReleaseError::OtherScenario { .. })), "{grab:?}");
+                    }
+                }
+            });
+        }
+    });
+    for own in 0..THREADS {
+        let log = fixture.repo.log(&tenant(), &name(&format!("s{own}")), 100).expect("log");
+        assert_eq!(log.len() as u64, THREADS + 1);
+        assert!(log.iter().all(|release| release.manifest.scenario == name(&format!("s{own}"))));
+        assert_eq!(log.last(), bases.get(own as usize));
+    }
+}
+
+#[test]
+fn a_fork_begins_with_the_named_release_whatever_its_scenario_releases_meanwhile() {
+    let fixture = Fixture::new();
+    let base = fixture.release("spell", None, b"base");
+    let learned = fixture.release("spell", Some(&base), b"learned");
+    let start = Barrier::new(THREADS as usize + 1);
+    let forks: Vec<_> = thread::scope(|scope| {
+        let (fixture, base, start) = (&fixture, &base, &start);
+        let fork = |own: u64| {
+            scope.spawn(move || {
+                start.wait();
+                fixture.repo.fork(&base.release_id, &name(&format!("fork-{own}")), 1_760_000_000_000).expect("forked")
+            })
+        };
+        let running: Vec<_> = (0..THREADS).map(fork).collect();
+        start.wait();
+        let mut head = learned.clone();
+        for step in 0..THREADS {
+            head = fixture.release("spell", Some(&head), &noise(step, 100));
+        }
+        running.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+    });
+    for fork in &forks {
+        assert_eq!((&fork.content_id, fork.manifest.sequence), (&base.content_id, 0));
+        assert_eq!(fork.manifest.parent.as_ref(), Some(&base.release_id));
+        assert_eq!(fixture.repo.file(&fork.release_id, "adapter.safetensors").expect("file"), b"base");
+        let own = &fork.manifest.scenario;
+        assert_eq!(fixture.repo.head(&tenant(), own).expect("head").as_ref(), Some(&fork.release_id));
+        let report = fixture.repo.verify(&tenant(), own, Default::default()).expect("verified");
+        assert!(report.is_whole() && report.checked.releases == 1, "{report:?}");
+    }
+    let twice = fixture.repo.fork(&learned.release_id, &name("fork-0"), 1_760_000_000_000);
+    assert!(matches!(twice, Err(ReleaseError::HeadMoved { .. })), "{twice:?}");
+    let nowhere = fixture.repo.fork(&crate::fixture::release_id(&"0".repeat(40)), &name("new"), 0);
+    assert!(matches!(nowhere, Err(ReleaseError::NotFound { .. })), "{nowhere:?}");
 }

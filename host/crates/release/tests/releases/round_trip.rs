@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use reef_core::{ReleaseOrigin, sha256_hex};
+use reef_core::{DecidedBy, ReleaseDecision, ReleaseEvaluation, ReleaseOrigin, ReleaseVerdict, sha256_hex};
 use reef_release::ReleaseError;
 
 use crate::fixture::{Fixture, adapter_files, file, manifest, name, noise, release_id, tenant};
@@ -26,7 +26,7 @@ fn files_and_manifest_come_back_as_written() {
     for (path, bytes) in expected {
         assert_eq!(fixture.repo.file(&written.release_id, &path).expect("file"), bytes, "{path}");
     }
-    fixture.repo.verify(&written.release_id).expect("intact");
+    fixture.repo.check(&written.release_id).expect("intact");
     fixture.repo.advance(&tenant(), &name("spell"), None, &written.release_id).expect("advanced");
     fixture.fsck_is_clean();
 }
@@ -74,7 +74,7 @@ fn equal_weights_are_stored_once() {
     fixture.release("spell", Some(&base), &adapter);
     fixture.release("other", None, &adapter);
     assert_eq!(fs::metadata(fixture.object(&adapter)).expect("object").modified().expect("time"), made);
-    let found = walk(&fixture.path().join("lfs"));
+    let found = walk(&fixture.path().join("lfs/objects"));
     assert_eq!(found, [fixture.object(&adapter)]);
 }
 
@@ -108,6 +108,60 @@ fn the_log_of_a_fork_ends_where_the_other_scenario_begins() {
 }
 
 #[test]
+fn a_manifest_tells_why_a_release_exists_and_who_let_it_through() {
+    let fixture = Fixture::new();
+    let base = fixture.release("spell", None, b"0");
+    let mut full = manifest("spell", Some(&base));
+    full.records = Some(sha256_hex(b"record-1\nrecord-2"));
+    full.evaluation = Some(ReleaseEvaluation {
+        tasks: sha256_hex(b"tasks"),
+        compared: 12,
+        candidate: Some(0.75),
+        incumbent: Some(0.1 + 0.2),
+    });
+    full.decision = Some(ReleaseDecision {
+        verdict: ReleaseVerdict::Held,
+        by: DecidedBy::Person { name: Some("ada".to_owned()) },
+        reason: "too good to be true".to_owned(),
+    });
+    let written = fixture.repo.write(&full, &adapter_files(b"1")).expect("written");
+    assert_eq!(fixture.repo.release(&written.release_id).expect("read").manifest, full);
+    let text = fixture.git(&["show", &format!("{}:manifest.json", written.release_id)]);
+    let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    for (field, value) in [
+        ("/parent", base.release_id.as_str()),
+        ("/scenario", "spell"),
+        ("/surface", "weights"),
+        ("/recipe", "sao@0.1.0"),
+        ("/origin/kind", "step"),
+        ("/base_model", &full.base_model),
+        ("/records", &sha256_hex(b"record-1\nrecord-2")),
+        ("/decision/verdict", "held"),
+        ("/decision/by/kind", "person"),
+        ("/decision/by/name", "ada"),
+    ] {
+        assert_eq!(json.pointer(field).and_then(|found| found.as_str()), Some(value), "{field}");
+    }
+    assert_eq!(
+        (&json["seed"], &json["origin"]["step"], &json["evaluation"]["compared"]),
+        (&7.into(), &1.into(), &12.into())
+    );
+    full.evaluation = full.evaluation.map(|measured| ReleaseEvaluation { candidate: Some(f64::NAN), ..measured });
+    let refusal = fixture.repo.write(&full, &[]).expect_err("refused").to_string();
+    assert!(refusal.contains("a score of the evaluation is not a finite number"), "{refusal}");
+}
+
+#[test]
+fn a_manifest_of_an_earlier_version_reads_and_keeps_its_id() {
+    let fixture = Fixture::new();
+    let written = fixture.release("spell", None, b"weights");
+    let text = fixture.git(&["show", &format!("{}:manifest.json", written.release_id)]);
+    // The commit of these bytes as the version before evaluation and decision wrote it.
+    assert!(!text.contains("evaluation") && !text.contains("decision"), "{text}");
+    assert_eq!(written.release_id.as_str(), "30657f5ed35fd736bf7cae3de309b68cbe5c22ad");
+}
+
+#[test]
 fn bad_input_is_refused_with_a_sentence_and_leaves_nothing() {
     let fixture = Fixture::new();
     let refusal = |manifest, files: &[_]| fixture.repo.write(&manifest, files).expect_err("refused").to_string();
@@ -126,10 +180,15 @@ fn bad_input_is_refused_with_a_sentence_and_leaves_nothing() {
     let mut early = manifest("s", None);
     early.created_at_ms = -1;
     assert!(refusal(early, &[]).contains("created_at_ms"));
+    let mut early = manifest("s", None);
+    early.parent = Some(fixture.repo.write(&manifest("s", None), &[]).expect("a base").release_id);
+    assert!(refusal(early.clone(), &[]).contains("its sequence is 0 and its parent's is 0"));
+    (early.scenario, early.sequence) = (name("other"), 1);
+    assert!(refusal(early, &[]).contains("its parent belongs to scenario 's'"));
     let mut orphan = manifest("s", None);
     orphan.parent = Some(release_id(&"ab".repeat(20)));
     assert!(refusal(orphan, &[]).starts_with("release abababab"));
-    assert_eq!(fixture.git(&["for-each-ref"]), "");
+    assert_eq!(fixture.git(&["for-each-ref"]).lines().count(), 1, "only the base");
 }
 
 #[test]

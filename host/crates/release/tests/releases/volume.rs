@@ -31,7 +31,7 @@ fn a_thousand_releases_are_written_listed_and_verified() {
     let page = fixture.repo.log(&tenant(), &name("spell"), 20).expect("log");
     let paged = begun.elapsed();
     let begun = Instant::now();
-    fixture.repo.verify(&head.release_id).expect("intact");
+    fixture.repo.check(&head.release_id).expect("intact");
     let verified = begun.elapsed();
     println!(
         "{RELEASES} releases: write + advance {median:.1} ms (first {SAMPLE}: {early:.1} ms, last {SAMPLE}: {late:.1} ms), \

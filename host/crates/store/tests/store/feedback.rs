@@ -1,6 +1,6 @@
 //! Later word on earlier reports: retractions, expiry, duplicates, side calls, and the dead letters that tell of them.
 
-use reef_core::{MAIN_CALL, Report};
+use reef_core::{CALL_REASON_TAG, CALL_TAG, Report, Tag};
 use reef_store::{Commit, Retracted, StoreError};
 
 use crate::fixture::{Fixture, NOW_MS, failed, id, inference, name, reasons, report, skipped, step, tenant, usable};

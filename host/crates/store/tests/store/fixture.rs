@@ -92,6 +92,8 @@ pub fn release(n: u32, parent: Option<&Release>, origin: ReleaseOrigin) -> Relea
             seed: None,
             records: None,
             metrics: BTreeMap::from([("held_out".to_owned(), 0.1)]),
+            evaluation: None,
+            decision: None,
             created_at_ms: NOW_MS,
         },
     }
