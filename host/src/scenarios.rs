@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use reef_core::{
-    DecidedBy, Release, ReleaseDecision, ReleaseId, ReleaseManifest, ReleaseOrigin, ReleaseVerdict, ScenarioName, Surface,
-    TenantId,
+    DecidedBy, Release, ReleaseDecision, ReleaseId, ReleaseManifest, ReleaseOrigin, ReleaseVerdict, ScenarioName,
+    Surface, TenantId,
 };
 use reef_engine::Weights;
 use reef_release::{ReleaseError, ReleaseFile, ReleaseRepo};

@@ -411,7 +411,11 @@ mod tests {
         chain.push(listed(3_001, ReleaseStatus::Rejected));
         let kept = |keep, lag| -> Vec<u32> {
             let kept = needed(&chain, keep, lag);
-            chain.iter().filter(|one| kept.contains(&one.release.release_id)).map(|one| one.release.manifest.sequence).collect()
+            chain
+                .iter()
+                .filter(|one| kept.contains(&one.release.release_id))
+                .map(|one| one.release.manifest.sequence)
+                .collect()
         };
         assert_eq!(kept(1, 0), [9, 3_000]);
         assert_eq!(kept(3, 0), [7, 8, 9, 3_000]);
@@ -445,7 +449,9 @@ mod tests {
             ],
         };
         let shown = diff_text(&diff);
-        for part in ["changed adapter_model.safetensors (10 → 12 bytes)", "added   new.md (3 bytes)", "8.000000", "5 unchanged"] {
+        for part in
+            ["changed adapter_model.safetensors (10 → 12 bytes)", "added   new.md (3 bytes)", "8.000000", "5 unchanged"]
+        {
             assert!(shown.contains(part), "'{part}' in\n{shown}");
         }
         assert!(shown.find("large") < shown.find("small") && !shown.contains('\u{1b}'), "{shown}");
