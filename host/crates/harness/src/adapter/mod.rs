@@ -226,6 +226,12 @@ impl Adapter {
         Ok(adapter)
     }
 
+    /// Kinds of entries that the program takes.
+    pub fn takes(&self) -> BTreeSet<EntryKind> {
+        let settings = self.files.iter().any(|file| file.settings).then_some(EntryKind::Config);
+        self.places.iter().map(|place| place.kind).chain(settings).collect()
+    }
+
     fn check(&self, folder: &str) -> Result<(), String> {
         if self.name != folder || !is_name(&self.name) {
             return Err(format!("its name is '{}' and its folder '{folder}'", self.name));

@@ -96,31 +96,41 @@ pub enum Form {
 
 impl Place {
     pub(super) fn check(&self, files: &[SettingsFile]) -> Result<(), String> {
-        let told = |problem: String| format!("place of {}: {problem}", self.kind);
-        let known = |file: &String| match files.iter().any(|own| own.path == *file) {
-            true => Ok(()),
-            false => Err(format!("'{file}' is not one of its files")),
-        };
-        match &self.form {
-            Form::Joined { path, .. } => check_path(path),
-            Form::Each { path, front_matter } => check_each(path).and_then(|()| {
+        self.form.check(files).map_err(|problem| format!("place of {}: {problem}", self.kind))
+    }
+}
+
+impl Form {
+    fn check(&self, files: &[SettingsFile]) -> Result<(), String> {
+        match self {
+            Self::Joined { path, .. } => check_path(path),
+            Self::Each { path, front_matter } => {
+                check_each(path)?;
                 check_names("front matter", front_matter.values().flat_map(Template::names), &[&ENTRY_NAMES])
-            }),
-            Form::Document { path, record, .. } => check_each(path).and_then(|()| check_record(record)),
-            Form::Record { file, at, record, remote, variable } => known(file)
-                .and_then(|()| check_names("at", at.iter().flat_map(Template::names), &[&ENTRY_NAMES]))
-                .and_then(|()| check_record(record))
-                .and_then(|()| remote.as_ref().map_or(Ok(()), check_record))
-                .and_then(|()| match variable.as_ref().is_none_or(|form| form.contains('*')) {
-                    true => Ok(()),
-                    false => Err("'variable' has no '*'".to_owned()),
-                }),
-            Form::Value { file, at } => {
-                known(file).and_then(|()| check_names("at", at.iter().flat_map(Template::names), &[]))
+            }
+            Self::Document { path, record, .. } => {
+                check_each(path)?;
+                check_record(record)
+            }
+            Self::Record { file, at, record, remote, variable } => {
+                check_known(file, files)?;
+                check_names("at", at.iter().flat_map(Template::names), &[&ENTRY_NAMES])?;
+                check_record(record)?;
+                remote.as_ref().map_or(Ok(()), check_record)?;
+                let starred = variable.as_ref().is_none_or(|form| form.contains('*'));
+                if starred { Ok(()) } else { Err("'variable' has no '*'".to_owned()) }
+            }
+            Self::Value { file, at } => {
+                check_known(file, files)?;
+                check_names("at", at.iter().flat_map(Template::names), &[])
             }
         }
-        .map_err(told)
     }
+}
+
+fn check_known(path: &str, files: &[SettingsFile]) -> Result<(), String> {
+    let known = files.iter().any(|file| file.path == path);
+    if known { Ok(()) } else { Err(format!("'{path}' is not one of its files")) }
 }
 
 fn check_each(path: &str) -> Result<(), String> {

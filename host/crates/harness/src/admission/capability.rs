@@ -71,13 +71,18 @@ impl Capability {
 /// A kind of capabilities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-#[expect(missing_docs, reason = "each is described where it carries its data")]
 pub enum CapabilityKind {
+    /// Running a command.
     Command,
+    /// Loading code.
     Code,
+    /// Reaching a host.
     Address,
+    /// Reading a variable.
     Variable,
+    /// Changing a setting.
     Setting,
+    /// Having a text expanded.
     Expansion,
 }
 

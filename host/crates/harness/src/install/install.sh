@@ -53,7 +53,7 @@ install_program() {
 
 # Moves what was staged to its place. A file that was there and is not Reef's is kept beside it.
 place_files() {
-  while read -r sum path; do
+  while read -r _ path; do
     no_links "$path"
     if [ -e "$reef_root/$path" ] && ! listed "$path" "$reef_root/manifest"; then
       mv -f "$reef_root/$path" "$reef_root/$path.before-reef"
@@ -63,7 +63,7 @@ place_files() {
     mv -f "$scratch/tree/$path" "$reef_root/$path"
   done <"$scratch/manifest"
   [ -f "$reef_root/manifest" ] || return 0
-  while read -r sum path; do
+  while read -r _ path; do
     listed "$path" "$scratch/manifest" && continue
     no_links "$path"
     rm -f "$reef_root/$path"
@@ -86,7 +86,7 @@ place_wrapper() {
   {
     printf '#!/bin/sh\n'
     printf "reef_root='%s'\n" "$(printf '%s' "$reef_root" | sed "s/'/'\\\\''/g")"
-    cat "$scratch/tree/wrapper"
+    cat "$scratch/tree/meta/wrapper"
   } >"$scratch/wrapper"
   chmod 700 "$scratch/wrapper"
   mv -f "$scratch/wrapper" "$wrapper"
@@ -117,7 +117,7 @@ main() {
   trap 'exit 130' INT
   trap 'exit 143' TERM
   stage_files
-  mv -f "$scratch/tree/manifest" "$scratch/manifest"
+  mv -f "$scratch/tree/meta/manifest" "$scratch/manifest"
   install_program
   place_files
   printf '%s\n' "$program" >"$reef_root/program-path"

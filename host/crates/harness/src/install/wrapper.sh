@@ -33,7 +33,7 @@ tampered() { fail "$1 is not as it was installed; run: reef-$reef_adapter update
 
 verify() {
   [ -f "$reef_root/manifest" ] && [ "$(sha256 "$reef_root/manifest")" = "$reef_manifest" ] || tampered "$reef_root/manifest"
-  while read -r sum path; do
+  while read -r _ path; do
     no_links "$path"
     [ -f "$reef_root/$path" ] || tampered "$reef_root/$path"
   done <"$reef_root/manifest"
@@ -43,7 +43,7 @@ verify() {
 
 # Files that the program itself changes start from the release's content.
 restore() {
-  while read -r sum path; do
+  while read -r _ path; do
     case $path in restore/*) ;; *) continue ;; esac
     own=home/${path#restore/}
     no_links "$own"
@@ -88,6 +88,9 @@ prepare() {
   REEF_TOKEN=${REEF_TOKEN:-none}
   export REEF_SESSION REEF_TOKEN
   cleanup
+  # The program works with the person's own locale and permissions.
+  if [ -n "$reef_locale" ]; then LC_ALL=$reef_locale; else unset LC_ALL; fi
+  umask "$reef_umask"
   reef_environment
 }
 
@@ -193,7 +196,13 @@ update() {
   esac
   request GET "/reef/harness/install?$query"
   answered
-  REEF_HARNESS_ROOT=${reef_root%/*} REEF_TOKEN=$REEF_TOKEN sh "$scratch/reply"
+  REEF_HARNESS_ROOT=${reef_root%/*} REEF_BIN_DIR=${0%/*}
+  export REEF_HARNESS_ROOT REEF_BIN_DIR REEF_TOKEN
+  case $program in
+    "$reef_root"/program/*) ;;
+    *) REEF_HARNESS_PROGRAM=$program; export REEF_HARNESS_PROGRAM ;;
+  esac
+  sh "$scratch/reply"
 }
 
 setup() {
@@ -251,7 +260,7 @@ uninstall() {
   if [ "${1-}" = --purge ]; then
     rm -rf "$reef_root"
   elif [ -f "$reef_root/manifest" ]; then
-    while read -r sum path; do
+    while read -r _ path; do
       no_links "$path"
       rm -f "$reef_root/$path"
       case $path in restore/*) rm -f "$reef_root/home/${path#restore/}" ;; esac
