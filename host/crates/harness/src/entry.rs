@@ -247,7 +247,15 @@ fn part(name: &str) -> impl Fn(Problem) -> PartProblem {
 
 fn check(body: &Body) -> Result<(), PartProblem> {
     match body {
-        Body::Text(body) => text::check(&body.text).map_err(part("text")),
+        Body::Text(body) => {
+            text::check(&body.text).map_err(part("text"))?;
+            // Such a text becomes the head of a file, and some programs take commands from the fields there.
+            if body.text.trim_start().starts_with("---") {
+                let told = "it starts with '---', which programs read as fields; start with a line of text";
+                return Err(part("text")(fields(told.to_owned())));
+            }
+            Ok(())
+        }
         Body::Command(Command { description, text }) | Body::Subagent(Subagent { description, text }) => {
             check_description(description)?;
             text::check(text).map_err(part("text"))

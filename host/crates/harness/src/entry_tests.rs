@@ -33,6 +33,11 @@ fn a_refusal_names_the_entry_the_reason_and_the_remedy() {
         ),
         (EntryKind::Rules, json!({"text": 1}), ["rules/one", "do not fit", "correct"]),
         (EntryKind::Rules, json!({"text": "a", "txt": "b"}), ["rules/one", "unknown field `txt`", "correct"]),
+        (
+            EntryKind::Rules,
+            json!({"text": "\n--- \nmcp_tools: x"}),
+            ["rules/one: text", "starts with '---'", "start with a line"],
+        ),
         (EntryKind::Rules, json!([]), ["rules/one", "not a JSON object", "send one"]),
         (
             EntryKind::Rules,

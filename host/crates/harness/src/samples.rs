@@ -68,7 +68,8 @@ pub fn binding() -> Binding {
 }
 
 fn texts() -> impl Strategy<Value = String> {
-    prop_oneof!["[ -~]{0,30}", "[\\PC\n\t]{0,40}"].prop_filter("a text", |text| crate::text::check(text).is_ok())
+    prop_oneof!["[ -~]{0,30}", "[\\PC\n\t]{0,40}"]
+        .prop_filter("a text", |text| crate::text::check(text).is_ok() && !text.trim_start().starts_with("---"))
 }
 
 fn lines() -> impl Strategy<Value = String> {

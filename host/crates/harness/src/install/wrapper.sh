@@ -2,7 +2,7 @@
 usage() {
   cat <<END
 usage: reef-$reef_adapter COMMAND
-  run [ARGUMENT…]                  start $reef_title on the installed release
+  run [ARGUMENT...]                  start $reef_title on the installed release
   task TEXT                        one task without a person
   report --score S [--feedback T] [--session ID | --receipt ID]
   evolve TEXT [--wait]             ask for a change of the harness
@@ -196,7 +196,8 @@ update() {
   esac
   request GET "/reef/harness/install?$query"
   answered
-  REEF_HARNESS_ROOT=${reef_root%/*} REEF_BIN_DIR=${0%/*}
+  REEF_HARNESS_ROOT=${reef_root%/*}
+  case $0 in */*) REEF_BIN_DIR=$(cd "${0%/*}" && pwd) ;; *) REEF_BIN_DIR=$(pwd) ;; esac
   export REEF_HARNESS_ROOT REEF_BIN_DIR REEF_TOKEN
   case $program in
     "$reef_root"/program/*) ;;
@@ -233,7 +234,7 @@ setup() {
   [ "$unmet" = 0 ] || exit 4
 }
 
-# check NAME COMMAND…: one line of the doctor.
+# check NAME COMMAND...: one line of the doctor.
 check() {
   what=$1
   shift
@@ -265,11 +266,11 @@ uninstall() {
       rm -f "$reef_root/$path"
       case $path in restore/*) rm -f "$reef_root/home/${path#restore/}" ;; esac
       [ ! -e "$reef_root/$path.before-reef" ] || mv -f "$reef_root/$path.before-reef" "$reef_root/$path"
-      rmdir "$reef_root/${path%/*}" 2>/dev/null || :
     done <"$reef_root/manifest"
     rm -rf "$reef_root/program" "$reef_root/restore"
     rm -f "$reef_root/manifest" "$reef_root/program-path" "$reef_root/permissions" "$reef_root/session"
-    rmdir "$reef_root/home" "$reef_root" 2>/dev/null || say "what $reef_title wrote is kept under $reef_root; remove it with uninstall --purge, or by hand"
+    find "$reef_root" -depth -type d -exec rmdir {} + 2>/dev/null || :
+    [ ! -e "$reef_root" ] || say "what $reef_title wrote is kept under $reef_root; remove it with uninstall --purge, or by hand"
   fi
   rm -f "$0"
 }
