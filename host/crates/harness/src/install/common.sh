@@ -42,6 +42,15 @@ no_links() {
   done
 }
 
+# empty_folders PATH: removes the folders of a removed file that are empty now, up to the home.
+empty_folders() {
+  folder=${1%/*}
+  while [ "$folder" != "${folder%/*}" ]; do
+    rmdir "$reef_root/$folder" 2>/dev/null || return 0
+    folder=${folder%/*}
+  done
+}
+
 # request METHOD PATH [FILE OF THE BODY] [HEADER]: the answer goes to $scratch/reply, its headers to $scratch/headers,
 # its code to $code; 000 when there is none.
 request() {

@@ -67,8 +67,8 @@ place_files() {
     listed "$path" "$scratch/manifest" && continue
     no_links "$path"
     rm -f "$reef_root/$path"
+    empty_folders "$path"
   done <"$reef_root/manifest"
-  find "$reef_root/home" -depth -type d -exec rmdir {} + 2>/dev/null || :
 }
 
 # listed PATH MANIFEST

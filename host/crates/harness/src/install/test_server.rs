@@ -10,7 +10,7 @@ use serde_json::Value;
 
 #[derive(Clone)]
 pub struct Answer {
-    pub code: u16,
+    code: u16,
     headers: Vec<(String, String)>,
     body: String,
 }
@@ -18,6 +18,10 @@ pub struct Answer {
 impl Answer {
     pub fn ok(body: &str) -> Self {
         Self { code: 200, headers: Vec::new(), body: body.to_owned() }
+    }
+
+    pub fn code(self, code: u16) -> Self {
+        Self { code, ..self }
     }
 
     pub fn with(mut self, name: &str, value: &str) -> Self {
@@ -110,7 +114,7 @@ fn serve(mut stream: TcpStream, state: &Mutex<State>) -> std::io::Result<()> {
         let found =
             state.answers.iter().find(|(start, _)| head.starts_with(start.as_str())).map(|(_, answer)| answer.clone());
         state.seen.push(Request { head: head.clone(), body: String::from_utf8(body).expect("UTF-8") });
-        found.unwrap_or_else(|| Answer { code: 404, ..Answer::ok("{}") })
+        found.unwrap_or_else(|| Answer::ok("{}").code(404))
     };
     let headers: String = answer.headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
     let length = answer.body.len();

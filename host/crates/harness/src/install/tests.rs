@@ -283,7 +283,7 @@ fn reports_and_instructions_reach_the_server_as_they_were_typed() {
         assert_eq!(sent.json(), json!({"text": hostile, "release_id": RELEASE, "session": session.trim()}));
         assert!(sent.head.contains("x-reef-scenario: coding"));
         assert!(ok(&client.wrapper(&["page"])).ends_with("/reef/harness/releases/7/page\n"));
-        client.server.answer("POST /reef/report", Answer { code: 400, ..Answer::ok("{\"error\":\"\u{1b}[31mno\"}") });
+        client.server.answer("POST /reef/report", Answer::ok("{\"error\":\"\u{1b}[31mno\"}").code(400));
         let output = client.wrapper(&["report", "--score", "1"]);
         refused(&output, 5, "answered 400");
         assert!(!error(&output).contains('\u{1b}'));

@@ -266,11 +266,11 @@ uninstall() {
       rm -f "$reef_root/$path"
       case $path in restore/*) rm -f "$reef_root/home/${path#restore/}" ;; esac
       [ ! -e "$reef_root/$path.before-reef" ] || mv -f "$reef_root/$path.before-reef" "$reef_root/$path"
+      empty_folders "home/${path#*/}"
     done <"$reef_root/manifest"
     rm -rf "$reef_root/program" "$reef_root/restore"
     rm -f "$reef_root/manifest" "$reef_root/program-path" "$reef_root/permissions" "$reef_root/session"
-    find "$reef_root" -depth -type d -exec rmdir {} + 2>/dev/null || :
-    [ ! -e "$reef_root" ] || say "what $reef_title wrote is kept under $reef_root; remove it with uninstall --purge, or by hand"
+    rmdir "$reef_root/home" "$reef_root" 2>/dev/null || say "what $reef_title wrote is kept under $reef_root; remove it with uninstall --purge, or by hand"
   fi
   rm -f "$0"
 }

@@ -96,16 +96,14 @@ impl Rendering {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RenderError {
     /// The program's version is not one that the adapter knows.
-    #[error("{adapter} {version}: the adapter holds for versions {known}; install {pin}, or extend the adapter")]
+    #[error("{adapter} {version}: {told}, or extend the adapter")]
     Version {
         /// Name of the adapter.
         adapter: String,
         /// The version asked for.
         version: Version,
-        /// What the adapter knows.
-        known: String,
-        /// What it installs.
-        pin: Version,
+        /// What the adapter knows and what to install.
+        told: String,
     },
     /// A value of the binding cannot stand in a settings file.
     #[error("{name} '{shown}': {reason}")]
@@ -158,8 +156,9 @@ pub fn render(tree: &Tree, adapter: &Adapter, binding: &Binding) -> Result<Rende
     let version = binding.version.clone().unwrap_or_else(|| adapter.install.version().clone());
     let plain = release_of(&version);
     if !adapter.versions.matches(&plain) {
-        let (known, pin) = (adapter.versions.to_string(), adapter.install.version().clone());
-        return Err(RenderError::Version { adapter: adapter.name.clone(), version, known, pin });
+        let pin = adapter.install.version();
+        let told = format!("the adapter holds for versions {}; install {pin}", adapter.versions);
+        return Err(RenderError::Version { adapter: adapter.name.clone(), version, told });
     }
     let values = check_binding(adapter, binding)?;
     let mut draft =
@@ -221,7 +220,7 @@ impl Draft<'_> {
                     document::merge(&mut settings, &bound);
                     Value::Object(settings)
                 }
-                other => other.unwrap_or_else(|| Value::Object(settings)),
+                other => other.unwrap_or(Value::Object(settings)),
             };
             let document = Document { format: file.format, value, client_writes: file.client_writes };
             if self.documents.insert(file.path.clone(), document).is_some() {
