@@ -68,8 +68,9 @@ struct Dialect {
 fn models(url: &str, dialect: &Dialect) -> Value {
     let template = root().join("harness-adapters/pi/models.json.template");
     let template = fs::read_to_string(template).expect("the adapter's template");
-    let filled =
-        template.replace("{{url}}", url).replace("{{model}}", scripted::MODEL).replace("{{scenario}}", SCENARIO);
+    let filled = [("{{url}}", url), ("{{model}}", scripted::MODEL), ("{{scenario}}", SCENARIO)]
+        .into_iter()
+        .fold(template, |text, (name, value)| text.replace(name, value));
     let mut models: Value = serde_json::from_str(&filled).expect("the template is JSON");
     let reef = &mut models["providers"]["reef"];
     reef["api"] = json!(dialect.api);
@@ -79,6 +80,9 @@ fn models(url: &str, dialect: &Dialect) -> Value {
     }
     reef["compat"] = json!({ "sendSessionAffinityHeaders": true, "sessionAffinityFormat": dialect.session });
     reef["models"][0]["contextWindow"] = json!(32_000);
+    reef["models"][0]["maxTokens"] = json!(1024);
+    // The session is told by pi's own header here.
+    reef["headers"].as_object_mut().expect("headers").remove("x-reef-tag-session");
     models
 }
 
