@@ -93,6 +93,7 @@ fn dependencies_stay_few() {
         ("reef-release", 20),
         ("reef-registry", 20),
         ("reef-intake", 20),
+        ("reef-harness", 10),
         ("reef", 35),
     ] {
         let count = manifests[package].len();
