@@ -13,7 +13,8 @@ mod step;
 pub use evaluation::{Gate, GateDecision, Grader, HeldOutTask, Message, gate_decision};
 pub use name::{ContentId, InvalidName, RecordId, ReleaseId, ScenarioName, Tag, TenantId, sha256_hex};
 pub use record::{
-    CALL_TAG, Inference, LIVE_REPORT_PREFIX, MAIN_CALL, RecordStatus, ReleaseSpan, Report, ReportError, Sampling, TokenTrace,
+    CALL_TAG, Inference, LIVE_REPORT_PREFIX, MAIN_CALL, RecordStatus, ReleaseSpan, Report, ReportError, Sampling,
+    TokenTrace,
 };
 pub use release::{Release, ReleaseManifest, ReleaseOrigin, Surface};
 pub use sample::{AssemblyError, Sample, Trajectory, Turn, TurnSpan, assemble, lag};

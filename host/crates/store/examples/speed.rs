@@ -38,7 +38,8 @@ impl Bench {
             state ^= state << 5;
             state % 49_000
         };
-        let (prompt, output): (Vec<u32>, Vec<u32>) = ((0..150).map(|_| word()).collect(), (0..50).map(|_| word()).collect());
+        let (prompt, output): (Vec<u32>, Vec<u32>) =
+            ((0..150).map(|_| word()).collect(), (0..50).map(|_| word()).collect());
         let text: String = (0..100).map(|_| format!("{:x} ", word())).collect();
         let sampling = Sampling { temperature: 0.7, top_p: 1.0, top_k: 0, seed: 7 };
         let spans = vec![ReleaseSpan { start: 0, release: self.release.clone(), sequence: 0 }];

@@ -69,11 +69,7 @@ enum Known {
 }
 
 /// Every id that the entries bear or refer to and that is stored.
-async fn select_known(
-    conn: &mut Connection,
-    key: &Key,
-    entries: &[&Entry],
-) -> Result<HashMap<String, Known>, Fault> {
+async fn select_known(conn: &mut Connection, key: &Key, entries: &[&Entry]) -> Result<HashMap<String, Known>, Fault> {
     let named = |entry: &'_ &Entry| {
         let ids = std::iter::once(entry.id()).chain(entry.references()).chain(entry.amends());
         ids.cloned().collect::<Vec<RecordId>>()

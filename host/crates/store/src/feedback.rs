@@ -41,13 +41,7 @@ impl Store {
     }
 
     /// Retires pending samples whose reports were made before `before_ms`, in bounded batches; returns how many.
-    pub async fn expire(
-        &self,
-        t: &TenantId,
-        s: &ScenarioName,
-        before_ms: i64,
-        now_ms: i64,
-    ) -> Result<u64, StoreError> {
+    pub async fn expire(&self, t: &TenantId, s: &ScenarioName, before_ms: i64, now_ms: i64) -> Result<u64, StoreError> {
         let mut expired = 0;
         loop {
             let key = Key::of(t, s);
@@ -67,7 +61,8 @@ async fn retract(conn: &mut Connection, key: Key, report: RecordId, now_ms: i64)
     let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(report.as_str());
     let found: Option<(Option<String>, Option<i64>)> = query.fetch_optional(&mut *conn).await?;
     let Some((state, step)) = found else { return Err(StoreError::UnknownReference(report).into()) };
-    let sql = "INSERT INTO retractions (tenant, scenario, report, at_ms) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING";
+    let sql =
+        "INSERT INTO retractions (tenant, scenario, report, at_ms) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING";
     let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(report.as_str());
     query.bind(now_ms).execute(&mut *conn).await?;
     let sql = "UPDATE samples SET state = 'retired', reason = 'retracted', retired_at_ms = $4 \
@@ -95,7 +90,11 @@ async fn expire(conn: &mut Connection, key: Key, before_ms: i64, now_ms: i64) ->
 }
 
 /// May this report be amended?
-pub(crate) async fn amendable(conn: &mut Connection, key: &Key, old: &RecordId) -> Result<Result<(), StoreError>, Fault> {
+pub(crate) async fn amendable(
+    conn: &mut Connection,
+    key: &Key,
+    old: &RecordId,
+) -> Result<Result<(), StoreError>, Fault> {
     let sql = "SELECT s.amended_by, r.kind FROM records AS r LEFT JOIN samples AS s ON s.tenant = r.tenant \
                AND s.scenario = r.scenario AND s.report = r.id WHERE r.tenant = $1 AND r.scenario = $2 AND r.id = $3";
     let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(old.as_str());

@@ -72,8 +72,7 @@ pub(crate) async fn connect(options: &PgConnectOptions, place: &Path) -> Result<
     }
     let take = format!("SELECT pg_try_advisory_lock({LEASE_KEY})");
     for attempt in 1..=LEASE_ATTEMPTS {
-        let (taken,): (bool,) =
-            sqlx::query_as(sqlx::AssertSqlSafe(take.clone())).fetch_one(&mut conn).await?;
+        let (taken,): (bool,) = sqlx::query_as(sqlx::AssertSqlSafe(take.clone())).fetch_one(&mut conn).await?;
         if taken {
             return Ok(conn);
         }
@@ -92,8 +91,7 @@ async fn holder(conn: &mut PgConnection) -> Result<String, Fault> {
          WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 AND a.datname = current_database() \
            AND ((l.classid::bigint << 32) | l.objid::bigint) = {LEASE_KEY} LIMIT 1"
     );
-    let found: Option<(String, i32, String)> =
-        sqlx::query_as(sqlx::AssertSqlSafe(sql)).fetch_optional(conn).await?;
+    let found: Option<(String, i32, String)> = sqlx::query_as(sqlx::AssertSqlSafe(sql)).fetch_optional(conn).await?;
     Ok(found.map_or("a session that ended just now".to_owned(), |(name, pid, address)| {
         format!("{name} (session {pid} from {address})")
     }))

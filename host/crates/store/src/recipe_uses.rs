@@ -11,8 +11,8 @@ use crate::Store;
 use crate::codec::{self, Body, number};
 use crate::error::{Fault, StoreError, conflict, damaged, invalid};
 use crate::key::Key;
-use crate::state;
 use crate::sql::{self, Connection};
+use crate::state;
 
 /// Key of the state that names the recipe which wrote it last: `name@version#sha256:…`. Written by every exchange,
 /// and by every step that is committed.
@@ -89,8 +89,7 @@ impl Store {
         let sql = "SELECT position, digest, name, version, reason, note, at_ms FROM recipe_uses \
                    WHERE tenant = $1 AND scenario = $2 ORDER BY position DESC LIMIT $3";
         let query = sql::query(sql).bind(t.as_str()).bind(s.as_str());
-        let rows: Vec<Row> =
-            self.told(query.bind(limit.min(LISTED_MAX)).fetch_all(&mut conn).await)?;
+        let rows: Vec<Row> = self.told(query.bind(limit.min(LISTED_MAX)).fetch_all(&mut conn).await)?;
         self.told(rows.into_iter().map(read).collect())
     }
 
@@ -105,8 +104,7 @@ impl Store {
         let sql = "SELECT replaced_name, replaced_bytes, replaced_state FROM recipe_uses \
                    WHERE tenant = $1 AND scenario = $2 AND position = $3";
         let query = sql::query(sql).bind(t.as_str()).bind(s.as_str()).bind(position);
-        let row: Option<(String, i64, Vec<u8>)> =
-            self.told(query.fetch_optional(&mut conn).await)?;
+        let row: Option<(String, i64, Vec<u8>)> = self.told(query.fetch_optional(&mut conn).await)?;
         let Some((name, raw_bytes, bytes)) = row else { return Ok(None) };
         let state = self.told(codec::unpack(bytes, raw_bytes, "replaced recipe state").await)?;
         Ok(Some((name, state)))

@@ -104,7 +104,8 @@ impl Store {
         limit: u32,
         kind: Option<RecordKind>,
     ) -> Result<Vec<StoredRecord>, StoreError> {
-        let page = Page { key: Key::of(t, s), after, limit: limit.min(PAGE_RECORDS_MAX), kind, bytes_max: PAGE_BYTES_MAX };
+        let page =
+            Page { key: Key::of(t, s), after, limit: limit.min(PAGE_RECORDS_MAX), kind, bytes_max: PAGE_BYTES_MAX };
         let mut conn = self.reader().await?;
         self.told(page.select(&mut conn).await)
     }

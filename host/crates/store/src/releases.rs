@@ -138,12 +138,7 @@ impl Store {
     }
 }
 
-async fn append(
-    conn: &mut Connection,
-    key: Key,
-    row: ReleaseRow,
-    expected: Option<ReleaseId>,
-) -> Result<(), Fault> {
+async fn append(conn: &mut Connection, key: Key, row: ReleaseRow, expected: Option<ReleaseId>) -> Result<(), Fault> {
     let id = &row.release.release_id;
     if let Some(known) = select_release(conn, &key, id).await? {
         let again = known.status == ReleaseStatus::Served && known.release == row.release;
@@ -185,11 +180,7 @@ pub(crate) async fn advance(
 }
 
 /// Refuses unless this is the head. Inside the one writer's transaction, checking and moving are one.
-pub(crate) async fn require_head(
-    conn: &mut Connection,
-    key: &Key,
-    expected: Option<&ReleaseId>,
-) -> Result<(), Fault> {
+pub(crate) async fn require_head(conn: &mut Connection, key: &Key, expected: Option<&ReleaseId>) -> Result<(), Fault> {
     let sql = "SELECT head FROM scenarios WHERE tenant = $1 AND name = $2";
     let query = sql::query(sql).bind(key.tenant()).bind(key.scenario());
     let head: Option<Option<String>> = query.scalar_optional(conn).await?;
@@ -249,11 +240,7 @@ async fn reject(conn: &mut Connection, key: Key, id: ReleaseId) -> Result<(), Fa
 /// Size and body, metrics, stored status, whether it is the head.
 type Row = (i64, Vec<u8>, String, String, bool);
 
-async fn select_release(
-    conn: &mut Connection,
-    key: &Key,
-    id: &ReleaseId,
-) -> Result<Option<ListedRelease>, Fault> {
+async fn select_release(conn: &mut Connection, key: &Key, id: &ReleaseId) -> Result<Option<ListedRelease>, Fault> {
     let sql = "SELECT r.body_bytes, r.body, r.metrics, r.status, r.release_id IS NOT DISTINCT FROM s.head \
                FROM releases AS r JOIN scenarios AS s ON s.tenant = r.tenant AND s.name = r.scenario \
                WHERE r.tenant = $1 AND r.scenario = $2 AND r.release_id = $3";

@@ -139,7 +139,9 @@ async fn batch(
     let Some(last) = rows.last() else { return Ok(None) };
     let next = Cursor { created_at_ms: last.1, sequence: last.0 };
     let going = chosen(rows, over)?;
-    let removed = if going.is_empty() { Removed::default() } else {
+    let removed = if going.is_empty() {
+        Removed::default()
+    } else {
         remove(conn, &key, &going, (Cause::Dropped, now_ms)).await?
     };
     Ok(Some((next, removed)))
@@ -168,10 +170,7 @@ macro_rules! walk {
 }
 
 async fn older(conn: &mut Connection, key: &Key, cursor: Cursor, than_ms: i64) -> Result<Vec<Row>, Fault> {
-    let sql = walk!(
-        "(r.created_at_ms, r.sequence) > ($4, $5) AND r.created_at_ms < $6",
-        "r.created_at_ms, r.sequence"
-    );
+    let sql = walk!("(r.created_at_ms, r.sequence) > ($4, $5) AND r.created_at_ms < $6", "r.created_at_ms, r.sequence");
     let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(REMOVED_AT_ONCE);
     query.bind(cursor.created_at_ms).bind(cursor.sequence).bind(than_ms).fetch_all(conn).await
 }

@@ -77,12 +77,7 @@ pub(crate) fn size(writes: &StateWrites) -> usize {
 }
 
 /// Applies the writes inside the step's transaction.
-pub(crate) async fn apply(
-    conn: &mut Connection,
-    key: &Key,
-    recipe: &str,
-    writes: StateWrites,
-) -> Result<(), Fault> {
+pub(crate) async fn apply(conn: &mut Connection, key: &Key, recipe: &str, writes: StateWrites) -> Result<(), Fault> {
     const SET: &str = "INSERT INTO recipe_state (tenant, scenario, recipe, key, value) VALUES ($1, $2, $3, $4, $5) \
                        ON CONFLICT (tenant, scenario, recipe, key) DO UPDATE SET value = excluded.value";
     const DELETE: &str = "DELETE FROM recipe_state WHERE tenant = $1 AND scenario = $2 AND recipe = $3 AND key = $4";

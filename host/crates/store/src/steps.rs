@@ -12,8 +12,8 @@ use crate::error::{Fault, StoreError, conflict, invalid};
 use crate::inputs::{self, StepInputs, StepTranscript};
 use crate::key::Key;
 use crate::releases::{self, ReleaseRow};
-use crate::state::{self, StateWrites};
 use crate::sql::{self, Connection};
+use crate::state::{self, StateWrites};
 
 /// Samples of one batch.
 const BATCH_MAX: usize = 16_384;

@@ -181,7 +181,12 @@ impl Store {
     }
 
     /// A page of an export.
-    pub(crate) async fn page(&self, t: &TenantId, s: &ScenarioName, after: i64) -> Result<Vec<StoredRecord>, StoreError> {
+    pub(crate) async fn page(
+        &self,
+        t: &TenantId,
+        s: &ScenarioName,
+        after: i64,
+    ) -> Result<Vec<StoredRecord>, StoreError> {
         let page = Page { key: Key::of(t, s), after, limit: PAGE_RECORDS, kind: None, bytes_max: PAGE_BYTES_MAX };
         // The connection goes back between two pages, so that a slow receiver holds none.
         let mut conn = self.reader().await?;

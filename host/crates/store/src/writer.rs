@@ -87,10 +87,7 @@ pub(crate) trait Pending: Send {
     /// Needs a savepoint: it may fail after its first change.
     fn many_changes(&self) -> bool;
     /// Runs and keeps the result.
-    fn apply<'c>(
-        &'c mut self,
-        conn: &'c mut Connection,
-    ) -> Pin<Box<dyn Future<Output = Option<Fault>> + Send + 'c>>;
+    fn apply<'c>(&'c mut self, conn: &'c mut Connection) -> Pin<Box<dyn Future<Output = Option<Fault>> + Send + 'c>>;
     /// Keeps a refusal as the result.
     fn refuse(&mut self, error: StoreError);
     /// Tells the caller: the result, or why the whole transaction failed.
@@ -115,10 +112,7 @@ where
         self.many_changes
     }
 
-    fn apply<'c>(
-        &'c mut self,
-        conn: &'c mut Connection,
-    ) -> Pin<Box<dyn Future<Output = Option<Fault>> + Send + 'c>> {
+    fn apply<'c>(&'c mut self, conn: &'c mut Connection) -> Pin<Box<dyn Future<Output = Option<Fault>> + Send + 'c>> {
         Box::pin(async move {
             let work = self.work.take()?;
             match work(conn).await {
@@ -318,10 +312,10 @@ async fn run_job(job: &mut dyn Pending, conn: &mut Connection, path: &Path) -> R
 
 #[cfg(test)]
 mod tests {
-    use reef_core::{ScenarioName, TenantId};
     use crate::error::Fault;
     use crate::sql::{self, Connection};
     use crate::{Created, ScenarioSettings, Store, StoreError};
+    use reef_core::{ScenarioName, TenantId};
 
     async fn pragma(conn: &mut Connection, sql: &'static str) -> Result<(), Fault> {
         sql::query(sql).execute(conn).await?;

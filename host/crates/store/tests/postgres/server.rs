@@ -130,7 +130,8 @@ fn keep(binaries: &Path, folder: &Path) -> Child {
 /// The folder of the binaries: where the path leads, or the newest version that Debian installs.
 fn binaries() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut debian: Vec<PathBuf> = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten().map(|e| e.path().join("bin")).collect();
+    let mut debian: Vec<PathBuf> =
+        fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten().map(|e| e.path().join("bin")).collect();
     debian.sort();
     std::env::split_paths(&path)
         .chain(debian.into_iter().rev())

@@ -19,7 +19,11 @@ async fn a_retracted_report_leaves_the_pool_and_its_record_can_be_graded_again()
     fixture.report(report("g-2", &["r-1"])).await.expect("graded again");
     assert_eq!(usable(&fixture.pool().await), ["g-2"]);
     assert_eq!(retract(&fixture, "g-9").await, Err(StoreError::UnknownReference(id("g-9"))));
-    assert_eq!(retract(&fixture, "r-1").await, Err(StoreError::UnknownReference(id("r-1"))), "an exchange is no report");
+    assert_eq!(
+        retract(&fixture, "r-1").await,
+        Err(StoreError::UnknownReference(id("r-1"))),
+        "an exchange is no report"
+    );
     fixture.report(report("plain", &[])).await.expect("reported");
     assert_eq!(retract(&fixture, "plain").await, Ok(Retracted::NotWaiting));
     let letters = fixture.store.dead_letters(&tenant(), &name(), (0, 10), None).await.expect("listed");
@@ -64,9 +68,8 @@ async fn reports_that_waited_too_long_expire_in_every_batch() {
     assert_eq!(usable(&fixture.pool().await), ["young"]);
     let told = fixture.store.retirement_reasons(&tenant(), &name()).await.expect("reasons");
     assert_eq!(told.into_iter().collect::<Vec<_>>(), [("expired".to_owned(), 1_003)]);
-    let page = async |after, kind| {
-        fixture.store.dead_letters(&tenant(), &name(), (after, 600), kind).await.expect("listed")
-    };
+    let page =
+        async |after, kind| fixture.store.dead_letters(&tenant(), &name(), (after, 600), kind).await.expect("listed");
     let (first, mut rest) = (page(0, Some("expired")).await, Vec::new());
     rest.extend(page(first.last().expect("a page").sequence, Some("expired")).await);
     assert_eq!((first.len(), rest.len()), (600, 403));
