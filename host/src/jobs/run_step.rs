@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use reef_core::{
-    CallReport, DecidedBy, Gate, GateDecision, Release, ReleaseDecision, ReleaseManifest, ReleaseOrigin, ReleaseVerdict,
-    Step, StepOutcome, Surface, sha256_hex,
+    CallReport, DecidedBy, Gate, GateDecision, Release, ReleaseDecision, ReleaseManifest, ReleaseOrigin,
+    ReleaseVerdict, Step, StepOutcome, Surface, sha256_hex,
 };
 use reef_engine::train::CRITIC_FILE;
 use reef_engine::{Engine, Weights};

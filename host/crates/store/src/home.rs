@@ -1,7 +1,7 @@
 //! Where a store lives: the file or the server, how the writer connects to it, and the connections that read.
 //! `store.rs` and `reading.rs` open one; the writer connects again through it after a failure.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
@@ -81,14 +81,6 @@ impl Home {
                     .acquire_timeout(READER_WAIT)
                     .connect_lazy_with(options.clone().options([("default_transaction_read_only", "on")])),
             ),
-        }
-    }
-
-    /// The file, if it is one.
-    pub(crate) fn file(&self) -> Option<&Path> {
-        match self {
-            Self::Sqlite(options) => Some(options.get_filename()),
-            Self::Postgres(_) => None,
         }
     }
 }

@@ -17,6 +17,7 @@ mod held_out;
 mod home;
 mod inputs;
 mod key;
+mod parquet;
 mod postgres;
 mod quarantine;
 mod reading;

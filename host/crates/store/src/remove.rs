@@ -63,8 +63,9 @@ pub(crate) async fn remove(
     bound(sql).execute(&mut *conn).await?;
     let sql = "DELETE FROM records WHERE tenant = $1 AND scenario = $2 AND id IN (SELECT value FROM json_each($3))";
     bound(sql).execute(&mut *conn).await?;
-    // What a report said lies in its sample too.
-    let sql = "UPDATE samples SET score = NULL, metadata = '{}', content = NULL \
+    // What a report said lies in its sample too, and what a recipe said of it in the reason after its kind.
+    let sql = "UPDATE samples SET score = NULL, metadata = '{}', content = NULL, \
+                 reason = substr(reason, 1, instr(reason || ':', ':') - 1) \
                WHERE tenant = $1 AND scenario = $2 AND report IN (SELECT value FROM json_each($3))";
     bound(sql).execute(&mut *conn).await?;
     let sql = "UPDATE scenarios SET stored_records = stored_records - $3, stored_bytes = stored_bytes - $4 \

@@ -9,7 +9,7 @@ use crate::Store;
 use crate::codec::{from_text, to_text};
 use crate::error::{Fault, StoreError, conflict, damaged, invalid};
 use crate::key::Key;
-use crate::records::{TokenColumns, read_tokens, record_id};
+use crate::records::{read_tokens, record_id};
 use crate::sql::{self, Connection, Value};
 use crate::trajectory::{Exchange, Graded, Unusable, form};
 
@@ -131,16 +131,16 @@ async fn select_pool(conn: &mut Connection, key: &Key, limit: u32) -> Result<Poo
     let sql = "SELECT report, sequence, score, metadata, content FROM samples AS mine \
                WHERE tenant = $1 AND scenario = $2 AND state = 'pending' AND NOT EXISTS ( \
                  SELECT 1 FROM sample_records AS a \
-                 JOIN sample_records AS b ON b.tenant = a.tenant AND b.scenario = a.scenario \
-                   AND b.record = a.record AND b.report <> a.report \
-                 JOIN samples AS other ON other.tenant = b.tenant AND other.scenario = b.scenario \
-                   AND other.report = b.report AND other.state = 'reserved' \
-                 WHERE a.tenant = $1 AND a.scenario = $2 AND a.report = mine.report) \
+                 WHERE a.tenant = $1 AND a.scenario = $2 AND a.report = mine.report AND a.record IN ( \
+                   SELECT b.record FROM samples AS held JOIN sample_records AS b ON b.tenant = held.tenant \
+                     AND b.scenario = held.scenario AND b.report = held.report \
+                   WHERE held.tenant = $1 AND held.scenario = $2 AND held.state = 'reserved')) \
                ORDER BY sequence LIMIT $3";
     let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(limit);
     let rows: Vec<GradedRow> = query.fetch_all(&mut *conn).await?;
     let graded = rows.into_iter().map(read_graded).collect::<Result<Vec<_>, _>>()?;
-    let mut exchanges = select_exchanges(conn, key, &graded).await?;
+    let mut exchanges = select_exchanges(&mut *conn, key, &graded).await?;
+    mark_consumed(conn, key, &mut exchanges).await?;
     let mut pool = Pool::default();
     // By record: the report that took it, and what that says.
     let mut claimed: HashMap<RecordId, (RecordId, Option<String>)> = HashMap::new();
@@ -198,10 +198,9 @@ async fn select_formed(
     let mut formed = Vec::with_capacity(graded.len());
     for graded in graded {
         let report = graded.report.clone();
-        let mut turns = exchanges.get(report.as_str()).cloned().unwrap_or_default();
-        // Its own step may have consumed the records: that does not unmake the batch.
-        turns.iter_mut().for_each(|turn| turn.consumed_by = None);
-        formed.push((report, form(graded, &turns)));
+        // Its own step may have consumed the records: that does not unmake the batch, so that nobody asks here.
+        let turns = exchanges.get(report.as_str()).map_or(&[][..], Vec::as_slice);
+        formed.push((report, form(graded, turns)));
     }
     Ok(formed)
 }
@@ -210,7 +209,7 @@ fn read_graded((report, sequence, score, metadata, content): GradedRow) -> Resul
     Ok(Graded { report: record_id(report)?, sequence, score, metadata: from_text(&metadata, "metadata")?, content })
 }
 
-/// Report, record, status, call, capture, consumer, trace, log-probs, output, prompt.
+/// Report, record, status, call, capture, trace, log-probs, output, prompt.
 type ExchangeRow = (
     String,
     String,
@@ -218,17 +217,10 @@ type ExchangeRow = (
     Option<String>,
     Option<i64>,
     Option<String>,
-    Option<String>,
     Option<Vec<u8>>,
     Option<Vec<u8>>,
     Option<Vec<u8>>,
 );
-type ExchangeParts = (String, String, Option<String>, (Option<String>, Option<i64>, Option<String>), TokenColumns);
-
-fn parts(row: ExchangeRow) -> ExchangeParts {
-    let (report, record, status, call, capture, consumed_by, trace, logprobs, output, prompt) = row;
-    (report, record, status, (call, capture, consumed_by), (trace, logprobs, output, prompt))
-}
 
 /// The referenced records of each report, in the order in which they happened.
 async fn select_exchanges(
@@ -236,12 +228,7 @@ async fn select_exchanges(
     key: &Key,
     graded: &[Graded],
 ) -> Result<HashMap<String, Vec<Exchange>>, Fault> {
-    let sql = "SELECT link.report, link.record, r.status, r.call, r.capture, \
-                 (SELECT used.report FROM sample_records AS used JOIN samples AS other \
-                    ON other.tenant = used.tenant AND other.scenario = used.scenario \
-                    AND other.report = used.report AND other.state = 'consumed' \
-                  WHERE used.tenant = $1 AND used.scenario = $2 AND used.record = link.record LIMIT 1), \
-                 r.trace, r.logprobs, r.output, r.prompt \
+    let sql = "SELECT link.report, link.record, r.status, r.call, r.capture, r.trace, r.logprobs, r.output, r.prompt \
                FROM json_each($3) AS wanted \
                CROSS JOIN sample_records AS link \
                LEFT JOIN records AS r ON r.tenant = $1 AND r.scenario = $2 AND r.id = link.record \
@@ -252,12 +239,35 @@ async fn select_exchanges(
     let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(to_text(&reports)?);
     let rows: Vec<ExchangeRow> = query.fetch_all(conn).await?;
     let mut exchanges: HashMap<String, Vec<Exchange>> = HashMap::new();
-    for (report, record, status, (call, capture, consumed_by), tokens) in rows.into_iter().map(parts) {
-        let (tokens, capture) = (read_tokens(tokens)?, capture == Some(1));
-        let exchange = Exchange { record: record_id(record)?, status, call, capture, tokens, consumed_by };
+    for (report, record, status, call, capture, trace, logprobs, output, prompt) in rows {
+        let tokens = read_tokens((trace, logprobs, output, prompt))?;
+        let (record, capture) = (record_id(record)?, capture == Some(1));
+        let exchange = Exchange { record, status, call, capture, tokens, consumed_by: None };
         exchanges.entry(report).or_default().push(exchange);
     }
     Ok(exchanges)
+}
+
+/// Notes at each record the report through which it was trained.
+async fn mark_consumed(
+    conn: &mut Connection,
+    key: &Key,
+    exchanges: &mut HashMap<String, Vec<Exchange>>,
+) -> Result<(), Fault> {
+    let sql = "SELECT used.record, MIN(used.report) FROM json_each($3) AS wanted \
+               CROSS JOIN sample_records AS used CROSS JOIN samples AS s \
+               WHERE used.tenant = $1 AND used.scenario = $2 AND used.record = wanted.value \
+                 AND s.tenant = $1 AND s.scenario = $2 AND s.report = used.report AND s.state = 'consumed' \
+               GROUP BY used.record";
+    let records: HashSet<&RecordId> = exchanges.values().flatten().map(|exchange| &exchange.record).collect();
+    let list = to_text(&records.into_iter().collect::<Vec<_>>())?;
+    let rows: Vec<(String, String)> =
+        sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(list).fetch_all(conn).await?;
+    let consumers: HashMap<String, String> = rows.into_iter().collect();
+    for exchange in exchanges.values_mut().flatten() {
+        exchange.consumed_by = consumers.get(exchange.record.as_str()).cloned();
+    }
+    Ok(())
 }
 
 /// A reason as it is kept: short, on one line.

@@ -1,7 +1,8 @@
 -- The same tables as in SQLite. Numbers and flags are 64-bit integers, so that one reader serves both.
 
 -- Two functions of SQLite that the queries use: the elements of a list in JSON text, and the place of a text in another.
-CREATE FUNCTION json_each(list TEXT) RETURNS TABLE (key BIGINT, value TEXT) LANGUAGE SQL IMMUTABLE STRICT AS $$
+-- The first is not STRICT, or the planner could not see into it.
+CREATE FUNCTION json_each(list TEXT) RETURNS TABLE (key BIGINT, value TEXT) LANGUAGE SQL IMMUTABLE AS $$
     SELECT t.position - 1, t.element FROM json_array_elements_text(list::JSON) WITH ORDINALITY AS t (element, position)
 $$;
 CREATE FUNCTION instr(whole TEXT, part TEXT) RETURNS INTEGER LANGUAGE SQL IMMUTABLE STRICT AS $$

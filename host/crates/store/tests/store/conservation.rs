@@ -284,7 +284,7 @@ impl World {
                 self.gone.insert(id);
             }
         }
-        for (step, samples) in &self.running {
+        if let Some((step, samples)) = &self.running {
             assert!(step.batch.iter().all(|report| !self.gone.contains(report)));
             assert!(samples.iter().flat_map(|sample| &sample.records).all(|record| !self.gone.contains(record)));
         }

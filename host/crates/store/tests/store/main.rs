@@ -44,3 +44,5 @@ mod scrub;
 mod steps;
 #[cfg(test)]
 mod transfer;
+#[cfg(test)]
+mod upgrade;

@@ -1,6 +1,6 @@
 //! The pool: which reports become samples, and why the others do not.
 
-use reef_core::{AssemblyError, RecordStatus, ReleaseSpan};
+use reef_core::{AssemblyError, RecordStatus, ReleaseSpan, Report};
 use reef_store::{Commit, StoreError};
 
 use crate::fixture::{
@@ -143,7 +143,7 @@ async fn turns_of_two_releases_or_two_temperatures_are_no_sample() {
 async fn a_record_counts_for_its_oldest_report_and_trains_once() {
     let fixture = Fixture::new().await;
     fixture.graded(1).await;
-    fixture.report(report("g-late", &["r-1"])).await.expect("graded");
+    fixture.report(Report { score: Some(0.5), ..report("g-late", &["r-1"]) }).await.expect("graded");
     let pool = fixture.pool().await;
     assert_eq!(usable(&pool), ["g-1"]);
     assert_eq!(reasons(&pool), [("g-late", "record graded already: record r-1 by report g-1; amend that")]);

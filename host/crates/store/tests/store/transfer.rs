@@ -84,3 +84,29 @@ async fn a_receiver_that_fails_is_told() {
     let told = fixture.store.export(&tenant(), &name(), 0, &mut near).await.expect_err("closed").to_string();
     assert!(told.contains("the export's target"), "{told}");
 }
+
+#[tokio::test]
+async fn a_parquet_export_has_a_row_for_every_record() {
+    use parquet::file::reader::{FileReader, SerializedFileReader};
+    use parquet::record::RowAccessor;
+
+    let fixture = Fixture::new().await;
+    fixture.graded(1).await;
+    fixture.answer(Inference { tokens: None, session: Some("s".to_owned()), ..inference("r-2", &[], &[]) }).await;
+    fixture.answer(traced("r-3", |trace| trace.prompt = vec![u32::MAX, 7])).await;
+    let (told, file) = fixture
+        .store
+        .export_parquet(&tenant(), &name(), 0, tempfile::tempfile().expect("file"))
+        .await
+        .expect("exported");
+    assert_eq!((told.records, told.last), (4, 4));
+    let reader = SerializedFileReader::new(file).expect("a Parquet file");
+    let rows: Vec<_> = reader.get_row_iter(None).expect("rows").map(|row| row.expect("a row")).collect();
+    let ids: Vec<&String> = rows.iter().map(|row| row.get_string(1).expect("an id")).collect();
+    assert_eq!(ids, ["r-1", "g-1", "r-2", "r-3"]);
+    assert_eq!(rows[3].get_list(6).expect("a prompt").elements().len(), 2);
+    assert_eq!(rows[3].get_list(8).expect("log-probs").elements().len(), 2);
+    assert!(rows[2].get_list(6).is_err(), "no tokens are null, not an empty list");
+    assert_eq!(rows[2].get_string(4).expect("a session"), "s");
+    assert!(rows[0].get_string(9).expect("a body").contains("/v1/chat/completions"));
+}
