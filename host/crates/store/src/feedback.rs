@@ -5,6 +5,7 @@
 use reef_core::{RecordId, ScenarioName, TenantId};
 
 use crate::Store;
+use crate::codec::to_text;
 use crate::entry::Entry;
 use crate::error::{Fault, StoreError};
 use crate::key::Key;
@@ -79,14 +80,18 @@ async fn retract(conn: &mut Connection, key: Key, report: RecordId, now_ms: i64)
 }
 
 async fn expire(conn: &mut Connection, key: Key, before_ms: i64, now_ms: i64) -> Result<u64, Fault> {
+    // A subquery for each row, because a join of tables without statistics walks both of them in Postgres.
+    let sql = "SELECT s.report FROM samples AS s WHERE s.tenant = $1 AND s.scenario = $2 AND s.state = 'pending' \
+                 AND (SELECT r.created_at_ms FROM records AS r \
+                      WHERE r.tenant = $1 AND r.scenario = $2 AND r.sequence = s.sequence) < $3 \
+               ORDER BY s.sequence LIMIT $4";
+    let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(before_ms).bind(EXPIRED_AT_ONCE);
+    let old: Vec<String> = query.scalars(&mut *conn).await?;
     let sql = "UPDATE samples SET state = 'retired', reason = 'expired: it waited too long', retired_at_ms = $4 \
-               WHERE tenant = $1 AND scenario = $2 AND state = 'pending' AND report IN ( \
-                 SELECT s.report FROM samples AS s JOIN records AS r \
-                   ON r.tenant = s.tenant AND r.scenario = s.scenario AND r.sequence = s.sequence \
-                 WHERE s.tenant = $1 AND s.scenario = $2 AND s.state = 'pending' AND r.created_at_ms < $3 \
-                 ORDER BY s.sequence LIMIT $5)";
-    let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(before_ms);
-    query.bind(now_ms).bind(EXPIRED_AT_ONCE).execute(conn).await
+               WHERE tenant = $1 AND scenario = $2 AND state = 'pending' \
+                 AND report IN (SELECT value FROM json_each($3))";
+    let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(to_text(&old)?);
+    query.bind(now_ms).execute(conn).await
 }
 
 /// May this report be amended?

@@ -73,7 +73,9 @@ impl Home {
                     .max_connections(READERS_MAX)
                     .acquire_timeout(READER_WAIT)
                     .test_before_acquire(false)
-                    .connect_lazy_with(options.clone().pragma("query_only", "ON")),
+                    .connect_lazy_with(
+                        options.clone().pragma("query_only", "ON").pragma("cache_size", sqlite::READER_CACHE_KIB),
+                    ),
             ),
             Self::Postgres(options) => Readers::Postgres(
                 PgPoolOptions::new()

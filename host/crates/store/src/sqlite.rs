@@ -16,6 +16,13 @@ pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Bytes to which the write-ahead log shrinks after a long reader let it grow.
 const WAL_BYTES_KEPT: &str = "67108864";
 
+/// Pages in the log before they are folded into the file: 16 MiB, so that few commits wait for that.
+const CHECKPOINT_PAGES: &str = "4096";
+/// KiB of pages that the writer keeps: a large group is written to the log once, when it commits.
+const CACHE_KIB: &str = "-65536";
+/// KiB of pages that a reader keeps.
+pub(crate) const READER_CACHE_KIB: &str = "-8192";
+
 pub(crate) static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
     // In order; a file that is not named here is not applied.
     Migrator::with_migrations(vec![
@@ -36,5 +43,7 @@ pub(crate) fn options(path: &Path) -> SqliteConnectOptions {
         .busy_timeout(BUSY_TIMEOUT)
         .foreign_keys(true)
         .pragma("journal_size_limit", WAL_BYTES_KEPT)
+        .pragma("wal_autocheckpoint", CHECKPOINT_PAGES)
+        .pragma("cache_size", CACHE_KIB)
         .disable_statement_logging()
 }

@@ -188,7 +188,7 @@ impl Store {
     pub(crate) async fn submit_record(&self, entry: Entry) -> Result<Appended, StoreError> {
         let room = self.room(entry.size()).await?;
         let (caller, result) = oneshot::channel();
-        self.send(Waiting::Record(Append { entry, result: None, caller, room })).await?;
+        self.send(Waiting::Record(Box::new(Append { entry, result: None, caller, room }))).await?;
         result.await.unwrap_or(Err(StoreError::Closed))
     }
 

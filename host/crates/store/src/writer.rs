@@ -39,7 +39,7 @@ pub(crate) struct Counters {
 /// What waits for the writer.
 pub(crate) enum Waiting {
     /// Most writes by far.
-    Record(Append),
+    Record(Box<Append>),
     /// Anything else.
     Job(Box<dyn Pending>),
     /// What cannot run inside a transaction.
