@@ -56,11 +56,8 @@ impl Client {
 
     /// `GET path`, whose answer is read piece by piece.
     pub async fn open(&self, path: &str) -> Result<Response, StartError> {
-        let mut request = self.http.get(format!("{}{path}", self.url)).timeout(LONG_ANSWER_MAX);
-        if let Some(token) = &self.token {
-            request = request.bearer_auth(token);
-        }
-        let response = request.send().await.map_err(|error| self.broken(&error, 0))?;
+        let request = self.http.get(format!("{}{path}", self.url)).timeout(LONG_ANSWER_MAX);
+        let response = self.signed(request).send().await.map_err(|error| self.broken(&error, 0))?;
         let status = response.status();
         if status.is_success() { Ok(response) } else { Err(refused(status, &self.body(response).await?)) }
     }
@@ -77,11 +74,8 @@ impl Client {
     }
 
     /// `sent`: bytes of the body, where they may be many.
-    async fn send(&self, mut request: RequestBuilder, sent: usize) -> Result<Value, StartError> {
-        if let Some(token) = &self.token {
-            request = request.bearer_auth(token);
-        }
-        let response = request.send().await.map_err(|error| self.broken(&error, sent))?;
+    async fn send(&self, request: RequestBuilder, sent: usize) -> Result<Value, StartError> {
+        let response = self.signed(request).send().await.map_err(|error| self.broken(&error, sent))?;
         let status = response.status();
         let bytes = self.body(response).await?;
         if !status.is_success() {
@@ -91,6 +85,13 @@ impl Client {
             let (url, told) = (&self.url, plain(&String::from_utf8_lossy(&bytes)));
             StartError::Other(format!("the server at {url} answered {status} without JSON: {told}; check --url"))
         })
+    }
+
+    fn signed(&self, request: RequestBuilder) -> RequestBuilder {
+        match &self.token {
+            Some(token) => request.bearer_auth(token),
+            None => request,
+        }
     }
 
     async fn body(&self, mut response: Response) -> Result<Vec<u8>, StartError> {

@@ -34,7 +34,10 @@ async fn what_is_exported_can_be_imported_once() {
     assert_eq!((&again["imported"], &again["duplicates"]), (&json!(0), &json!(2)));
     let record = into.get(&into.path(&format!("/records/{receipt}"))).await.ok().body["record"].clone();
     assert_eq!(record["request"], lines[0]["record"]["request"]);
-    assert_eq!(into.status().await["pending"], from.status().await["pending"]);
+    // Its release is not of this lineage, so that the recipe may have retired it already; it is one sample in any case.
+    let status = into.status().await;
+    let samples = |state: &str| status[state].as_u64().expect("a count");
+    assert_eq!((samples("reports"), samples("pending") + samples("retired")), (1, 1), "{status}");
 }
 
 #[tokio::test]

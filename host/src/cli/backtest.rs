@@ -1,16 +1,14 @@
 //! `reef recipe backtest`: what a component would have made of recorded experience.
 
 use std::collections::BTreeMap;
-use std::io::IsTerminal;
 use std::path::PathBuf;
 
 use clap::Args;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Map, Value, json};
 
 use super::release::table;
 use super::replay::Place;
-use super::show;
+use super::{bar, show};
 use crate::config::Config;
 use crate::error::StartError;
 use crate::jobs::backtest::{Backtest, Column, STEPS_MAX, Turned, Wanted, backtest};
@@ -54,7 +52,7 @@ pub(super) async fn run(args: BacktestArgs) -> Result<(), StartError> {
     let values = values(&args.set)?;
     let wanted =
         Wanted { config, tenant, scenario, recipe: args.recipe, values, steps_max: args.steps, train: args.train };
-    let bar = bar(args.json);
+    let bar = bar("{spinner} {pos} reports  {per_sec}  {elapsed}", args.json);
     let result = backtest(&wanted, &|reports| bar.set_position(reports)).await;
     bar.finish_and_clear();
     let result = result?;
@@ -72,17 +70,6 @@ pub(super) fn values(given: &[String]) -> Result<Map<String, Value>, StartError>
         Ok((key.to_owned(), serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.to_owned()))))
     };
     given.iter().map(pair).collect()
-}
-
-/// On a terminal, unless a machine reads.
-fn bar(quiet: bool) -> ProgressBar {
-    let bar = ProgressBar::no_length();
-    let style = ProgressStyle::with_template("{spinner} {pos} reports  {per_sec}  {elapsed}");
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
-    if quiet || !std::io::stderr().is_terminal() {
-        bar.set_draw_target(ProgressDrawTarget::hidden());
-    }
-    bar
 }
 
 fn text(result: &Backtest) -> String {

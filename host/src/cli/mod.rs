@@ -9,11 +9,13 @@ pub mod release;
 pub mod release_chain;
 pub mod replay;
 
+use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use reef_core::{InvalidName, ReleaseId, ScenarioName};
 use reef_sandbox::{Compiler, Sandbox, SandboxConfig};
 use serde_json::Value;
@@ -304,6 +306,17 @@ fn release_id(text: &str) -> Result<ReleaseId, InvalidName> {
 fn sandbox(limits: &SandboxConfig) -> Result<Sandbox, StartError> {
     Sandbox::with_compiler(limits.clone(), Compiler::this_program())
         .map_err(|error| StartError::Recipe(error.to_string()))
+}
+
+/// Progress on standard error; on a terminal only, unless a machine reads.
+fn bar(template: &str, quiet: bool) -> ProgressBar {
+    let bar = ProgressBar::no_length();
+    let style = ProgressStyle::with_template(template);
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
+    if quiet || !std::io::stderr().is_terminal() {
+        bar.set_draw_target(ProgressDrawTarget::hidden());
+    }
+    bar
 }
 
 fn show(value: &Value) -> Result<(), StartError> {

@@ -1,20 +1,21 @@
 //! `reef records …`: takes a scenario's records out of a running server, puts them into one, and erases them.
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use indicatif::{ProgressBar, ProgressStyle};
 use reef_core::ScenarioName;
 use serde_json::{Value, json};
 
-use super::{Remote, scenario_name, show};
+use super::{Remote, bar, scenario_name, show};
 use crate::client::Client;
 use crate::error::StartError;
 
 /// Records of one import, and bytes of one: below what servers take.
 const BATCH_RECORDS: usize = 500;
 const BATCH_BYTES: usize = 16 << 20;
+
+const BAR: &str = "{spinner} {human_pos} records, {per_sec}";
 
 #[derive(Debug, Subcommand)]
 pub(super) enum RecordsCommand {
@@ -105,7 +106,7 @@ async fn export(client: &Client, scenario: &ScenarioName, out: Option<&Path>, af
         Some(path) => Box::new(std::io::BufWriter::new(std::fs::File::create(path).map_err(failed)?)),
         None => Box::new(std::io::stdout().lock()),
     };
-    let bar = bar("records");
+    let bar = bar(BAR, false);
     let mut answer = client.open(&format!("/reef/scenarios/{scenario}/export?after_sequence={after}")).await?;
     while let Some(chunk) = client.next(&mut answer).await? {
         bar.inc(chunk.iter().filter(|byte| **byte == b'\n').count() as u64);
@@ -120,7 +121,7 @@ async fn import(client: &Client, scenario: &ScenarioName, path: &Path) -> Result
     use std::io::BufRead;
     let unread = |error: std::io::Error| StartError::Data(format!("{} cannot be read: {error}", path.display()));
     let file = std::io::BufReader::new(std::fs::File::open(path).map_err(unread)?);
-    let (bar, mut batch, mut bytes) = (bar("records"), Vec::new(), 0);
+    let (bar, mut batch, mut bytes) = (bar(BAR, false), Vec::new(), 0);
     let (mut imported, mut duplicates) = (0, 0);
     for (number, line) in file.lines().enumerate() {
         let line = line.map_err(unread)?;
@@ -147,13 +148,4 @@ async fn send(client: &Client, scenario: &ScenarioName, batch: Vec<Value>) -> Re
     let told = client.post_in(scenario, "/reef/records/batch", &json!({ "records": batch })).await?;
     let figure = |name: &str| told[name].as_u64().unwrap_or(0);
     Ok((figure("imported"), figure("duplicates")))
-}
-
-/// Progress on standard error, where a person looks at it.
-fn bar(what: &'static str) -> ProgressBar {
-    if !std::io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let style = ProgressStyle::with_template("{spinner} {human_pos} {msg}, {per_sec}");
-    ProgressBar::new_spinner().with_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner())).with_message(what)
 }

@@ -152,8 +152,7 @@ impl Place {
         let folder = Folder::open(&self.data.unwrap_or_else(|| Config::default().data)).await?;
         let keys: Result<Vec<_>, _> = self.trust.iter().map(|path| ReleasePublicKey::read(path)).collect();
         let trusted = keys.map_err(|error| StartError::Config(error.to_string()))?;
-        let git = folder.path.join("releases.git");
-        let repo = blocking(move || ReleaseRepo::open_to_read(&git)).await??.trusting(trusted.clone());
+        let repo = folder.repo.clone().trusting(trusted.clone());
         Ok(Opened { folder, repo, of: (self.tenant, self.scenario), trusted })
     }
 }

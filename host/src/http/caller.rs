@@ -37,8 +37,6 @@ pub struct Caller {
     pub harness: BTreeMap<&'static str, String>,
     /// False for `x-reef-capture: off`, and for calls beside the conversation.
     pub capture: bool,
-    /// Known to be a call beside the conversation.
-    pub is_side_call: bool,
     /// `x-reef-release-id`.
     pub release: Option<ReleaseId>,
     /// W3C `traceparent`.
@@ -113,7 +111,6 @@ impl Caller {
             session: session(headers, &tags)?,
             harness: harness(headers)?,
             capture: capture(headers)?,
-            is_side_call: false,
             // The published client says "artifact version" where the protocol now says release id.
             release: match text(headers, "x-reef-release-id")? {
                 Some(id) => Some(ReleaseId::parse(id)?),

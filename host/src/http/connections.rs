@@ -21,7 +21,7 @@ use crate::config::HttpSection;
 /// Pause after the system refused a connection, mostly for want of file descriptors.
 const REFUSED_PAUSE: Duration = Duration::from_millis(200);
 /// Bytes of a request's head; hyper answers a longer one with 431.
-const HEAD_BYTES_MAX: usize = 64 << 10;
+const HEAD_BYTES_MAX: usize = 128 << 10;
 /// An HTTP/2 connection that does not answer a ping within this time is gone.
 const PING: Duration = Duration::from_secs(20);
 
@@ -57,7 +57,7 @@ pub async fn serve(listener: TcpListener, router: Router, limits: &HttpSection, 
 fn server(limits: &HttpSection) -> Builder<TokioExecutor> {
     let mut server = Builder::new(TokioExecutor::new());
     let head_max = Duration::from_secs(limits.head_seconds_max);
-    server.http1().timer(TokioTimer::new()).header_read_timeout(head_max).max_buf_size(HEAD_BYTES_MAX * 2);
+    server.http1().timer(TokioTimer::new()).header_read_timeout(head_max).max_buf_size(HEAD_BYTES_MAX);
     server.http2().timer(TokioTimer::new()).keep_alive_interval(PING).keep_alive_timeout(PING);
     server
 }

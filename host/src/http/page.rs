@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use axum::extract::State;
 use axum::http::{HeaderValue, header};
 use axum::response::{Html, IntoResponse, Response};
-use reef_core::{Release, ReleaseId, ReleaseOrigin, Step, StepOutcome};
+use reef_core::{Release, ReleaseId, Step, StepOutcome};
 use reef_engine::MODULES;
 use reef_store::{ListedRelease, RecordBody};
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::caller::Caller;
 use super::error::ApiError;
 use super::params::Path;
-use super::releases::replay_command;
+use super::releases::{release_of, replay_command, step_of};
 use super::scenarios::Management;
 use crate::config::Scope;
 use crate::html::{escape, row, table};
@@ -50,17 +50,8 @@ pub async fn release(
     Path((name, id)): Path<(String, String)>,
 ) -> Result<Response, ApiError> {
     let scenario = management.open(&caller, Scope::Read, &name).await?;
-    let (id, key) = (ReleaseId::parse(id)?, scenario.key.clone());
-    let listed = management.store.release(&key.0, &key.1, &id).await?;
-    let unknown = || ApiError::not_found(format!("release {id} is not a release of scenario '{name}'"));
-    let listed = listed.ok_or_else(unknown)?;
-    let step = match listed.release.manifest.origin {
-        ReleaseOrigin::Step { step } | ReleaseOrigin::Promotion { step } => {
-            management.store.step(&key.0, &key.1, step).await?
-        }
-        ReleaseOrigin::Base | ReleaseOrigin::Rollback { .. } => None,
-    };
-    page(&management, key, Some(listed), step).await
+    let (listed, step) = release_of(&management, &scenario, ReleaseId::parse(id)?).await?;
+    page(&management, scenario.key.clone(), Some(listed), step).await
 }
 
 /// `GET …/steps/{n}/page`
@@ -71,8 +62,7 @@ pub async fn step(
 ) -> Result<Response, ApiError> {
     let scenario = management.open(&caller, Scope::Read, &name).await?;
     let key = scenario.key.clone();
-    let step = management.store.step(&key.0, &key.1, number).await?;
-    let step = step.ok_or_else(|| ApiError::not_found(format!("scenario '{name}' has no step {number}")))?;
+    let step = step_of(&management, &scenario, number).await?;
     let release = match &step.outcome {
         StepOutcome::Released { release, .. } => management.store.release(&key.0, &key.1, release).await?,
         _ => None,

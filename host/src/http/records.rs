@@ -23,13 +23,11 @@ use super::report::Feedback;
 use super::scenarios::Management;
 use crate::clock::now_ms;
 use crate::config::Scope;
-use crate::scenarios::{Scenario, ScenarioKey};
+use crate::scenarios::Scenario;
 
 /// Records of one page.
 const PAGE_MAX: u32 = 1000;
 const PAGE_DEFAULT: u32 = 100;
-/// Records of one piece of an export.
-const EXPORT_PAGE: u32 = 100;
 
 /// Query of a page of records.
 #[derive(Debug, Deserialize)]
@@ -104,21 +102,12 @@ pub async fn export(
     let (store, key) = (management.store.clone(), scenario.key.clone());
     let pages = stream::try_unfold(from.after_sequence.unwrap_or(0), move |after| {
         let (store, key) = (store.clone(), key.clone());
-        async move { lines(&store, &key, after).await }
+        async move {
+            let page = store.lines(&key.0, &key.1, after).await?;
+            Ok::<_, StoreError>(page.map(|(lines, exported)| (Bytes::from(lines), exported.last)))
+        }
     });
     Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(pages)).into_response())
-}
-
-/// The lines of a page, and the sequence of the last.
-async fn lines(store: &Store, key: &ScenarioKey, after: i64) -> Result<Option<(Bytes, i64)>, StoreError> {
-    let page = store.records(&key.0, &key.1, after, EXPORT_PAGE, None).await?;
-    let Some(last) = page.last().map(|record| record.sequence) else { return Ok(None) };
-    let mut lines = String::new();
-    for record in &page {
-        lines.push_str(&record.to_line()?);
-        lines.push('\n');
-    }
-    Ok(Some((Bytes::from(lines), last)))
 }
 
 /// `POST /reef/records`: one record, as a line of an export.
@@ -147,14 +136,12 @@ async fn import(
     caller: Caller,
     records: Vec<Value>,
 ) -> Result<Json<Value>, ApiError> {
-    caller.require(Scope::Admin)?;
-    let name = caller.scenario()?;
-    let scenario = feedback.scenarios.get(caller.tenant(), &name).await?;
+    let scenario = feedback.open(&caller, Scope::Admin).await?;
     let mut read = Vec::with_capacity(records.len());
     for (index, record) in records.into_iter().enumerate() {
         let refused = |error: StoreError| ApiError::invalid(format!("records[{index}]"), error.to_string());
         // What was stored elsewhere was not necessarily searched for secrets there.
-        read.push(match RecordBody::from_line(&record.to_string()).map_err(refused)? {
+        read.push(match RecordBody::from_json(record).map_err(refused)? {
             RecordBody::Inference(record) => {
                 RecordBody::Inference(Box::new(redact_record(&feedback.redactor, *record).await?))
             }
@@ -168,7 +155,7 @@ async fn import(
     let duplicates = appended.iter().filter(|record| record.duplicate).count();
     let last = appended.iter().map(|record| record.sequence).max();
     Ok(Json(json!({
-        "scenario": name, "imported": appended.len() - duplicates, "duplicates": duplicates, "last_sequence": last,
+        "scenario": scenario.key.1, "imported": appended.len() - duplicates, "duplicates": duplicates, "last_sequence": last,
     })))
 }
 
@@ -221,9 +208,7 @@ pub async fn retract(
     caller: Caller,
     Path(id): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
-    caller.require(Scope::Report)?;
-    let name = caller.scenario()?;
-    let scenario = feedback.scenarios.get(caller.tenant(), &name).await?;
+    let scenario = feedback.open(&caller, Scope::Report).await?;
     let id = RecordId::parse(id)?;
     let (state, step) = match feedback.store.retract(&scenario.key.0, &scenario.key.1, &id, now_ms()).await? {
         Retracted::LeftPool => ("retracted", None),
@@ -231,7 +216,7 @@ pub async fn retract(
         Retracted::Trained(step) => ("trained", Some(step)),
         Retracted::NotWaiting => ("not_waiting", None),
     };
-    Ok(Json(json!({ "agent_record_id": id, "scenario": name, "state": state, "step": step })))
+    Ok(Json(json!({ "agent_record_id": id, "scenario": scenario.key.1, "state": state, "step": step })))
 }
 
 /// Query of a page of dead letters.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{FromRef, FromRequest, FromRequestParts, Request, State};
 use axum::response::{IntoResponse, Response};
-use reef_core::{ReleaseId, ReleaseOrigin, ScenarioName, TenantId};
+use reef_core::{ReleaseId, ReleaseOrigin, ScenarioName, Step, TenantId};
 use reef_store::{ListedRelease, ReleaseStatus};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -41,19 +41,41 @@ pub async fn show(
     Path((name, id)): Path<(String, String)>,
 ) -> Result<Json<Value>, ApiError> {
     let scenario = management.open(&caller, Scope::Read, &name).await?;
-    let (id, (tenant, scenario)) = (ReleaseId::parse(id)?, &scenario.key);
-    let listed = management.store.release(tenant, scenario, &id).await?;
-    let unknown = || ApiError::not_found(format!("release {id} is not a release of scenario '{name}'"));
-    let listed = listed.ok_or_else(unknown)?;
-    let step = match listed.release.manifest.origin {
-        ReleaseOrigin::Step { step } | ReleaseOrigin::Promotion { step } => {
-            management.store.step(tenant, scenario, step).await?
-        }
-        ReleaseOrigin::Base | ReleaseOrigin::Rollback { .. } => None,
-    };
+    let (listed, step) = release_of(&management, &scenario, ReleaseId::parse(id)?).await?;
+    let ((tenant, scenario), id) = (&scenario.key, &listed.release.release_id);
     let replay = step.as_ref().map(|step| replay_command(tenant, scenario, step.step));
     let page = format!("/reef/scenarios/{scenario}/releases/{id}/page");
     Ok(Json(json!({ "release": listed, "step": step, "replay": replay, "page": page })))
+}
+
+/// A release with the step that made it.
+pub async fn release_of(
+    management: &Management,
+    scenario: &Scenario,
+    id: ReleaseId,
+) -> Result<(ListedRelease, Option<Step>), ApiError> {
+    let (tenant, name) = &scenario.key;
+    let listed = listed(management, scenario, &id).await?;
+    let step = match listed.release.manifest.origin {
+        ReleaseOrigin::Step { step } | ReleaseOrigin::Promotion { step } => {
+            management.store.step(tenant, name, step).await?
+        }
+        ReleaseOrigin::Base | ReleaseOrigin::Rollback { .. } => None,
+    };
+    Ok((listed, step))
+}
+
+async fn listed(management: &Management, scenario: &Scenario, id: &ReleaseId) -> Result<ListedRelease, ApiError> {
+    let (tenant, name) = &scenario.key;
+    let listed = management.store.release(tenant, name, id).await?;
+    listed.ok_or_else(|| ApiError::not_found(format!("release {id} is not a release of scenario '{name}'")))
+}
+
+/// A step by its number.
+pub async fn step_of(management: &Management, scenario: &Scenario, number: u32) -> Result<Step, ApiError> {
+    let (tenant, name) = &scenario.key;
+    let step = management.store.step(tenant, name, number).await?;
+    step.ok_or_else(|| ApiError::not_found(format!("scenario '{name}' has no step {number}")))
 }
 
 /// What a person types to do a step again.
@@ -95,9 +117,7 @@ impl Target {
             Some(Value::String(id)) => ReleaseId::parse(id.as_str())?,
             _ => return Err(ApiError::invalid("release_id", "name the release in 'release_id'")),
         };
-        let listed = management.store.release(&scenario.key.0, &scenario.key.1, &release).await?;
-        let unknown = || ApiError::not_found(format!("release {release} is not a release of scenario '{name}'"));
-        let ListedRelease { release: found, status } = listed.ok_or_else(unknown)?;
+        let ListedRelease { release: found, status } = listed(management, &scenario, &release).await?;
         Ok(Self { scenario, release, status, origin: found.manifest.origin })
     }
 }
@@ -161,7 +181,5 @@ pub async fn step(
     Path((name, number)): Path<(String, u32)>,
 ) -> Result<Json<Value>, ApiError> {
     let scenario = management.open(&caller, Scope::Read, &name).await?;
-    let step = management.store.step(&scenario.key.0, &scenario.key.1, number).await?;
-    step.map(|step| Json(json!(step)))
-        .ok_or_else(|| ApiError::not_found(format!("scenario '{name}' has no step {number}")))
+    Ok(Json(json!(step_of(&management, &scenario, number).await?)))
 }

@@ -20,7 +20,7 @@ use super::redaction::redact_report;
 use crate::clock::now_ms;
 use crate::config::Scope;
 use crate::receipts::Receipts;
-use crate::scenarios::Scenarios;
+use crate::scenarios::{Scenario, Scenarios};
 use crate::telemetry;
 
 /// The part of the host that takes feedback.
@@ -40,15 +40,22 @@ pub struct Feedback {
     pub redactor: Arc<Redactor>,
 }
 
+impl Feedback {
+    /// The scenario that a caller with the scope names.
+    pub async fn open(&self, caller: &Caller, scope: Scope) -> Result<Arc<Scenario>, ApiError> {
+        caller.require(scope)?;
+        Ok(self.scenarios.get(caller.tenant(), &caller.scenario()?).await?)
+    }
+}
+
 /// Stores a report.
 pub async fn report(
     State(feedback): State<Feedback>,
     caller: Caller,
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
-    caller.require(Scope::Report)?;
-    let name = caller.scenario()?;
-    let scenario = feedback.scenarios.get(caller.tenant(), &name).await?;
+    let scenario = feedback.open(&caller, Scope::Report).await?;
+    let name = &scenario.key.1;
     let mut report = Report::from_body(&body, now_ms())?;
     let own = scenario.recipe().map(|now| now.recipe);
     if let Some(manifest) = own.as_ref().map(Recipe::manifest).or(feedback.manifest.as_deref()) {

@@ -12,6 +12,7 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 use super::bound_models::{Bound, BoundModels, Question};
+use super::gate_candidate::{CANDIDATE, SERVED};
 
 /// Tokens of an answer to a held-out task beyond the wanted answer's own length.
 const ANSWER_TOKENS_SLACK: usize = 8;
@@ -89,7 +90,7 @@ impl Measured {
 
     /// What a release says of its evaluation; none without held-out tasks.
     pub fn evaluation(&self, tasks: &HeldOut) -> Option<ReleaseEvaluation> {
-        let (candidate, incumbent) = (self.scores("candidate"), self.scores("served"));
+        let (candidate, incumbent) = (self.scores(CANDIDATE), self.scores(SERVED));
         let both = candidate.iter().filter_map(|(task, score)| Some((*score, *incumbent.get(task)?)));
         let (candidate, incumbent): (Vec<f64>, Vec<f64>) = both.unzip();
         let mean = |scores: &[f64]| (!scores.is_empty()).then(|| scores.iter().sum::<f64>() / scores.len() as f64);

@@ -26,7 +26,8 @@ pub struct Folder {
     pub path: PathBuf,
     /// Its database.
     pub store: Store,
-    repo: ReleaseRepo,
+    /// Its releases.
+    pub repo: ReleaseRepo,
 }
 
 impl Folder {

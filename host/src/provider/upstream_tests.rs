@@ -248,7 +248,7 @@ async fn the_upstream_gets_the_clients_body_or_the_same_in_its_own_words() {
     assert!(!seen[0].contains("x-request-id") && !seen[0].contains("authorization"), "{}", seen[0]);
     assert!(!seen[0].contains("anthropic"), "{}", seen[0]);
     let there = server.upstream(|section| section.dialect = Dialect::Messages);
-    there.ask(&ask(false), &body(), Dialect::Messages, &passed).await.expect("an answer");
+    there.ask(&ask(false), &body(), Dialect::Messages, &passed).await.expect_err("it answers as chat does");
     let told = server.seen()[2].clone();
     assert!(told.contains("anthropic-beta: b-1\r\n") && told.contains("anthropic-version: b-1\r\n"), "{told}");
     assert!(!told.contains("2023-06-01"), "{told}");
@@ -337,8 +337,8 @@ async fn an_answer_that_breaks_off_stalls_or_lies_is_an_error_and_keeps_what_cam
 async fn pages_redirects_and_silence_are_told_as_what_they_are() {
     let page = answer("200 OK", "text/html; charset=utf-8", "", "<html>hello</html>");
     let server = Server::start(vec![page]).await;
-    let (_, _, error) = heard(&server.upstream(|_| {}), &ask(false), Dialect::Chat).await.expect("a head");
-    assert!(error.expect("an error").to_string().contains("content type 'text/html'"));
+    let told = heard(&server.upstream(|_| {}), &ask(false), Dialect::Chat).await.expect_err("a page");
+    assert!(told.to_string().contains("content type 'text/html'"), "{told}");
 
     let moved = answer("302 Found", "text/html", "location: http://127.0.0.1:1/\r\n", "");
     let server = Server::start(vec![moved]).await;
@@ -355,8 +355,8 @@ async fn pages_redirects_and_silence_are_told_as_what_they_are() {
     let server =
         Server::start(vec![[vec![Act::Send(long.into_bytes())], vec![Act::Send(vec![b' '; 1 << 20]); 65]].concat()])
             .await;
-    let (_, _, error) = heard(&server.upstream(|_| {}), &ask(false), Dialect::Chat).await.expect("a head");
-    assert!(error.expect("an error").to_string().contains("longer than 67108864 bytes"));
+    let told = heard(&server.upstream(|_| {}), &ask(false), Dialect::Chat).await.expect_err("too long");
+    assert!(told.to_string().contains("longer than 67108864 bytes"), "{told}");
 }
 
 #[tokio::test]
@@ -387,8 +387,8 @@ async fn what_drips_without_end_is_given_up() {
     assert_eq!(told.to_string(), "Bad Request");
     let server = Server::start(vec![dripping("200 OK", &chat("late").to_string())]).await;
     let upstream = server.upstream(|section| section.answer_seconds_max = 1);
-    let (_, _, error) = heard(&upstream, &ask(false), Dialect::Chat).await.expect("a head");
-    assert!(error.expect("given up").to_string().contains("took more than 1 s"));
+    let told = heard(&upstream, &ask(false), Dialect::Chat).await.expect_err("given up");
+    assert!(told.to_string().contains("took more than 1 s"), "{told}");
 }
 
 #[tokio::test]
@@ -439,8 +439,8 @@ async fn a_key_is_sent_and_never_told() {
         section.key_env = Some("PATH".to_owned());
         section.dialect = Dialect::Messages;
     });
-    let (_, _, error) = heard(&upstream, &ask(false), Dialect::Chat).await.expect("a head");
-    assert!(!error.expect("no answer").to_string().contains(&key));
+    let told = heard(&upstream, &ask(false), Dialect::Chat).await.expect_err("no answer");
+    assert!(!told.to_string().contains(&key), "{told}");
     assert!(
         server.seen()[0].contains(&format!("x-api-key: {key}\r\n")) && server.seen()[0].contains("anthropic-version: ")
     );

@@ -116,7 +116,7 @@ impl RecordId {
 
 /// SHA-256 as 64 lower-case hex digits.
 pub fn sha256_hex(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    crate::hex(&Sha256::digest(bytes))
 }
 
 #[cfg(test)]

@@ -170,15 +170,12 @@ impl<'a> PeftFiles<'a> {
         let scale = f64::from(self.scale());
         let norm = |PlainPair { rank, a, b }: &PlainPair| {
             let input = a.len() / rank.max(&1);
-            let dot = |x: &mut dyn Iterator<Item = (&f32, &f32)>| -> f64 {
-                x.map(|(x, y)| f64::from(*x) * f64::from(*y)).sum()
-            };
             let mut squared = 0.0;
             for i in 0..*rank {
                 for j in 0..*rank {
                     let (first, second) = (&a[i * input..][..input], &a[j * input..][..input]);
                     let rows = b.chunks_exact(*rank);
-                    squared += dot(&mut first.iter().zip(second)) * dot(&mut rows.map(|row| (&row[i], &row[j])));
+                    squared += dot(first.iter().zip(second)) * dot(rows.map(|row| (&row[i], &row[j])));
                 }
             }
             scale * squared.max(0.0).sqrt()
@@ -196,6 +193,10 @@ impl<'a> PeftFiles<'a> {
             b: read("B", [output, rank])?,
         })
     }
+}
+
+fn dot<'a>(pairs: impl Iterator<Item = (&'a f32, &'a f32)>) -> f64 {
+    pairs.map(|(x, y)| f64::from(*x) * f64::from(*y)).sum()
 }
 
 fn read_config(bytes: &[u8]) -> Result<PeftConfig, EngineError> {

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use reef_core::{hex, unhex};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
@@ -70,28 +71,6 @@ impl From<Digest> for String {
     fn from(digest: Digest) -> String {
         digest.to_string()
     }
-}
-
-/// Lower-case hex digits.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// Exactly `N` bytes from lower-case hex digits.
-pub(crate) fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
-    let digit = |byte: u8| match byte {
-        b'0'..=b'9' => Some(byte - b'0'),
-        b'a'..=b'f' => Some(byte - b'a' + 10),
-        _ => None,
-    };
-    if text.len() != 2 * N {
-        return None;
-    }
-    let mut bytes = [0; N];
-    for (byte, &[high, low]) in bytes.iter_mut().zip(text.as_bytes().as_chunks::<2>().0) {
-        *byte = digit(high)? << 4 | digit(low)?;
-    }
-    Some(bytes)
 }
 
 #[cfg(test)]

@@ -9,8 +9,8 @@ use std::path::Path;
 use std::str::FromStr;
 
 use ed25519_dalek::{SigningKey, VerifyingKey};
+use reef_core::{hex, unhex};
 
-use crate::digest::{hex, unhex};
 use crate::error::{disk, shown};
 use crate::files::{PlainFile, damaged, sync_folder};
 use crate::{Digest, RegistryError};

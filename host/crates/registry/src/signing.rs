@@ -6,8 +6,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use ed25519_dalek::Signer;
+use reef_core::{hex, unhex};
 
-use crate::digest::{hex, unhex};
 use crate::error::shown;
 use crate::keys::{KeyId, PrivateKey, PublicKey};
 use crate::manifest::COMPONENT_TYPE;

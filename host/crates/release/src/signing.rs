@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use ed25519_dalek::{Signer, SigningKey, VerifyingKey};
-use reef_core::sha256_hex;
+use reef_core::{hex, sha256_hex, unhex};
 
 use crate::disk::sync;
 
@@ -218,27 +218,6 @@ fn unframed<'a>(kind: &str, text: &'a str) -> Option<&'a str> {
     }
     let inner = text.strip_prefix(&format!("-----BEGIN {kind}-----"))?;
     Some(inner.strip_suffix(&format!("-----END {kind}-----"))?.trim())
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// Exactly `N` bytes from lower-case hex digits.
-fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
-    let digit = |byte: u8| match byte {
-        b'0'..=b'9' => Some(byte - b'0'),
-        b'a'..=b'f' => Some(byte - b'a' + 10),
-        _ => None,
-    };
-    if text.len() != 2 * N {
-        return None;
-    }
-    let mut bytes = [0; N];
-    for (byte, &[high, low]) in bytes.iter_mut().zip(text.as_bytes().as_chunks::<2>().0) {
-        *byte = digit(high)? << 4 | digit(low)?;
-    }
-    Some(bytes)
 }
 
 #[cfg(test)]

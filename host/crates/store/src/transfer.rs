@@ -80,7 +80,15 @@ impl StoredRecord {
 impl RecordBody {
     /// Reads a line of an export; its sequence is given anew by the import.
     pub fn from_line(line: &str) -> Result<Self, StoreError> {
-        let Line { kind, mut record, .. } = serde_json::from_str(line).map_err(unreadable)?;
+        Self::read(serde_json::from_str(line).map_err(unreadable)?)
+    }
+
+    /// The same of a line that was parsed already.
+    pub fn from_json(line: Value) -> Result<Self, StoreError> {
+        Self::read(serde_json::from_value(line).map_err(unreadable)?)
+    }
+
+    fn read(Line { kind, mut record, .. }: Line) -> Result<Self, StoreError> {
         if kind == RecordKind::Report {
             return Ok(Self::Report(serde_json::from_value(Value::Object(record)).map_err(unreadable)?));
         }
@@ -155,6 +163,25 @@ impl Store {
         self.write(size, move |conn| Box::pin(import(conn, entries))).await
     }
 
+    /// The records after a sequence as JSON lines, oldest first, as far as one page of an export goes; none = there are
+    /// no more.
+    pub async fn lines(
+        &self,
+        t: &TenantId,
+        s: &ScenarioName,
+        after: i64,
+    ) -> Result<Option<(String, Exported)>, StoreError> {
+        let page = self.page(t, s, after).await?;
+        let Some(last) = page.last() else { return Ok(None) };
+        let exported = Exported { records: page.len() as u64, last: last.sequence };
+        let mut lines = String::new();
+        for record in &page {
+            lines.push_str(&record.to_line()?);
+            lines.push('\n');
+        }
+        Ok(Some((lines, exported)))
+    }
+
     /// Writes the records after a sequence as JSON lines, oldest first, and flushes. Memory stays at one page.
     pub async fn export<W: AsyncWrite + Unpin + Send>(
         &self,
@@ -164,16 +191,8 @@ impl Store {
         out: &mut W,
     ) -> Result<Exported, StoreError> {
         let mut exported = Exported { records: 0, last: after };
-        loop {
-            let page = self.page(t, s, exported.last).await?;
-            let Some(last) = page.last() else { break };
-            exported.last = last.sequence;
-            exported.records += page.len() as u64;
-            let mut lines = String::new();
-            for record in &page {
-                lines.push_str(&record.to_line()?);
-                lines.push('\n');
-            }
+        while let Some((lines, page)) = self.lines(t, s, exported.last).await? {
+            exported = Exported { records: exported.records + page.records, last: page.last };
             out.write_all(lines.as_bytes()).await.map_err(unwriting)?;
         }
         out.flush().await.map_err(unwriting)?;

@@ -32,7 +32,7 @@ impl Sessions {
         body: &Map<String, Value>,
         fresh: &str,
     ) -> Option<Placed> {
-        mark_kind(caller, body);
+        let is_side_call = mark_kind(caller, body);
         if caller.session.is_some() {
             return None;
         }
@@ -42,7 +42,7 @@ impl Sessions {
             return None;
         }
         // A call beside the conversation is none to go on with.
-        if caller.is_side_call {
+        if is_side_call {
             return None;
         }
         let said = Transcript::of(body)?;
@@ -60,19 +60,20 @@ impl Sessions {
     }
 }
 
-/// The kind and what decided it are tags of the record; the client's own tag stays as it is.
-fn mark_kind(caller: &mut Caller, body: &Map<String, Value>) {
+/// Is it a call beside the conversation? The kind and what decided it are tags of the record then; the client's own tag
+/// stays as it is.
+fn mark_kind(caller: &mut Caller, body: &Map<String, Value>) -> bool {
     let tag = caller.tags.iter().find(|(tag, _)| tag.as_str() == KIND_TAG).map(|(_, value)| value.as_str());
     let header = |name: &str| caller.harness.get(name).map(String::as_str);
     let call = call_of(tag, header, body);
     if call.is_main() {
-        return;
+        return false;
     }
-    caller.is_side_call = true;
     caller.capture = false;
     for (name, value) in [(KIND_TAG, call.kind.to_string()), (CALL_REASON_TAG, call.reason)] {
         if let Ok(tag) = Tag::parse(name) {
             caller.tags.entry(tag).or_insert(value);
         }
     }
+    true
 }
