@@ -67,6 +67,11 @@ impl Client {
         answer.chunk().await.map_err(|error| self.broken(&error, 0))
     }
 
+    /// `DELETE path`
+    pub async fn delete(&self, path: &str) -> Result<Value, StartError> {
+        self.send(self.http.delete(format!("{}{path}", self.url)), 0).await
+    }
+
     /// `PUT path` with bytes.
     pub async fn put(&self, path: &str, body: Vec<u8>) -> Result<Value, StartError> {
         let bytes = body.len();

@@ -32,6 +32,7 @@ use crate::http::scenarios::Management;
 use crate::http::status::Operations;
 use crate::http::{Parts, connections, router};
 use crate::jobs::bound_models::BoundModels;
+use crate::jobs::decide_canaries::decide_canaries;
 use crate::jobs::environment::environment;
 use crate::jobs::exchange_recipe::{Exchange, Uploads};
 use crate::jobs::guest_reads::GuestReads;
@@ -116,6 +117,7 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
         .open_all()
         .await
         .map_err(|error| StartError::Other(format!("a scenario cannot be opened: {error}")))?;
+    let deciding = tokio::spawn(decide_canaries(Arc::clone(&built.scenarios)));
     let keeping = tokio::spawn(keep_within(config.retention.clone(), built.store.clone(), built.scenarios));
     let (store, receipts, data) = (built.store, built.parts.serving.receipts.clone(), built.data);
     let limits = config.http.clone();
@@ -125,6 +127,7 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
         // A step that is cut off here stays reserved and is re-formed at the next start.
         learners.abort();
         keeping.abort();
+        deciding.abort();
     });
     tracing::info!(%address, "serving");
     let drain_max = Duration::from_secs(config.http.drain_seconds_max);

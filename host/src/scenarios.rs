@@ -2,6 +2,8 @@
 //! Requests take one `Served` snapshot and use it to the end; the learner and the operator exchange the
 //! snapshot by pointer. The database is the truth for heads: a snapshot changes only after its commit.
 
+mod rollouts;
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -16,6 +18,7 @@ use reef_sandbox::{Fault, Quarantine, Recipe};
 use reef_store::{ReleaseStatus, ScenarioSettings, Store, StoreError};
 use tokio::sync::{Notify, RwLock as AsyncRwLock};
 
+pub use self::rollouts::LiveRollout;
 use crate::clock::now_ms;
 use crate::weights::{WeightsCache, WeightsError};
 
@@ -81,6 +84,7 @@ pub struct Scenario {
     /// Tenant and name.
     pub key: ScenarioKey,
     served: RwLock<Arc<Served>>,
+    rollout: RwLock<Option<Arc<LiveRollout>>>,
     settings: RwLock<ScenarioSettings>,
     recipe: RwLock<Option<InUse>>,
     status: Mutex<LearnerStatus>,
@@ -335,6 +339,7 @@ impl Scenarios {
         let scenario = Arc::new(Scenario {
             key: key.clone(),
             served: RwLock::new(Arc::new(Served::new(head, weights, None))),
+            rollout: RwLock::default(),
             settings: RwLock::new(settings),
             recipe: RwLock::default(),
             status: Mutex::default(),
@@ -344,6 +349,9 @@ impl Scenarios {
             changed: Notify::new(),
             minting: tokio::sync::Mutex::default(),
         });
+        if let Some(running) = self.store.running_rollout(&key.0, &key.1).await? {
+            scenario.set_rollout(Some(self.live(&scenario, running).await?));
+        }
         self.open.write().await.insert(key, Arc::clone(&scenario));
         // A full queue only means that learners start later; the receiver takes all of them.
         let _ = self.opened.send(Arc::clone(&scenario)).await;
@@ -419,29 +427,34 @@ impl Scenarios {
         Ok(())
     }
 
-    /// Mints a release with the files of an earlier or held one and serves it.
+    /// Mints a release with the files of an earlier or held one and serves it. A rollout that runs ends.
     pub async fn mint_copy(
         &self,
         scenario: &Scenario,
         of: &ReleaseId,
-        origin: ReleaseOrigin,
+        why: (ReleaseOrigin, ReleaseDecision),
     ) -> Result<Release, ScenarioError> {
         let _minting = scenario.minting.lock().await;
+        self.stop_under_lock(scenario, "the head was moved").await?;
+        self.mint_under_lock(scenario, of, why).await
+    }
+
+    async fn mint_under_lock(
+        &self,
+        scenario: &Scenario,
+        of: &ReleaseId,
+        (origin, decision): (ReleaseOrigin, ReleaseDecision),
+    ) -> Result<Release, ScenarioError> {
         let (tenant, name) = &scenario.key;
         let source =
             self.store.release(tenant, name, of).await?.ok_or_else(|| ScenarioError::UnknownRelease(of.clone()))?;
         let head = scenario.served().release.clone();
         let files = self.files(of).await?.into_iter().map(|(path, bytes)| ReleaseFile { path, bytes }).collect();
-        let reason = match &origin {
-            ReleaseOrigin::Rollback { to } => format!("rolled back to {to}"),
-            _ => "promoted a held candidate".to_owned(),
-        };
-        let by = DecidedBy::Person { name: None };
         let manifest = ReleaseManifest {
             sequence: head.manifest.sequence + 1,
             parent: Some(head.release_id.clone()),
             origin,
-            decision: Some(ReleaseDecision { verdict: ReleaseVerdict::Promoted, by, reason }),
+            decision: Some(decision),
             created_at_ms: now_ms(),
             ..source.release.manifest
         };

@@ -7,6 +7,7 @@ mod hooks;
 mod learn;
 mod own_loss;
 mod replay;
+mod rollout;
 mod shutdown;
 mod swap;
 mod trace;

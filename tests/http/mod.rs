@@ -9,6 +9,7 @@ mod redaction;
 mod releases;
 mod report;
 mod responses;
+mod rollouts;
 mod scenarios;
 mod stream;
 mod structured;

@@ -8,6 +8,7 @@ pub mod registry;
 pub mod release;
 pub mod release_chain;
 pub mod replay;
+pub mod rollout;
 
 use std::io::IsTerminal;
 use std::net::SocketAddr;

@@ -7,6 +7,7 @@ use reef_core::{ReleaseId, ScenarioName};
 use serde_json::{Value, json};
 
 use super::release_chain::{self, ChainCommand};
+use super::rollout::{self, RolloutCommand};
 use super::{Remote, release_id, scenario_name, show};
 use crate::client::Client;
 use crate::error::StartError;
@@ -75,6 +76,8 @@ pub(super) enum ReleaseCommand {
         remote: Remote,
     },
     #[command(flatten)]
+    Rollout(RolloutCommand),
+    #[command(flatten)]
     Chain(ChainCommand),
 }
 
@@ -110,6 +113,7 @@ pub(super) async fn run(command: ReleaseCommand) -> Result<(), StartError> {
         ReleaseCommand::Rollback { scenario, release, remote } => (remote, scenario, "rollback", release),
         ReleaseCommand::Promote { scenario, release, remote } => (remote, scenario, "promote", release),
         ReleaseCommand::Reject { scenario, release, remote } => (remote, scenario, "reject", release),
+        ReleaseCommand::Rollout(command) => return rollout::run(command).await,
         ReleaseCommand::Chain(command) => return release_chain::run(command).await,
     };
     let body = json!({ "release_id": release });

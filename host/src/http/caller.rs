@@ -11,6 +11,7 @@ use axum::response::{IntoResponse, Response};
 use reef_core::{ReleaseId, ScenarioName, Tag, TenantId};
 use reef_dialects::Dialect;
 use reef_intake::{CALL_HEADERS, SESSION_HEADERS, named_session};
+use reef_store::{ROLLOUT_TAG, ROLLOUT_UNIT_TAG};
 use std::sync::Arc;
 
 use super::error::ApiError;
@@ -171,6 +172,10 @@ fn tags(headers: &HeaderMap) -> Result<BTreeMap<Tag, String>, ApiError> {
     let mut tags = BTreeMap::new();
     for name in headers.keys() {
         if let Some(tag) = name.as_str().strip_prefix("x-reef-tag-") {
+            if [ROLLOUT_TAG, ROLLOUT_UNIT_TAG].contains(&tag) {
+                let told = format!("the tag '{tag}' is given by the server; use another name");
+                return Err(ApiError::invalid(name.as_str(), told));
+            }
             let value = text(headers, name.as_str())?.unwrap_or_default();
             tags.insert(Tag::parse(tag)?, bounded(value)?);
         }

@@ -14,6 +14,7 @@ pub mod records;
 pub mod redaction;
 pub mod releases;
 pub mod report;
+pub mod rollouts;
 pub mod scenarios;
 pub mod status;
 
@@ -97,6 +98,11 @@ pub fn router(parts: Parts) -> Router {
         .route("/rollback", post(releases::rollback))
         .route("/promote", post(releases::promote))
         .route("/reject", post(releases::reject))
+        .route("/pin", post(rollouts::pin))
+        .route("/canary", post(rollouts::canary))
+        .route("/shadow", post(rollouts::shadow))
+        .route("/rollout", delete(rollouts::stop))
+        .route("/rollouts", get(rollouts::list))
         .route("/steps", get(releases::steps))
         .route("/steps/{n}", get(releases::step))
         .route("/steps/{n}/page", get(page::step));

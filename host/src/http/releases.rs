@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{FromRef, FromRequest, FromRequestParts, Request, State};
 use axum::response::{IntoResponse, Response};
-use reef_core::{ReleaseId, ReleaseOrigin, ScenarioName, Step, TenantId};
+use reef_core::{DecidedBy, ReleaseDecision, ReleaseId, ReleaseOrigin, ReleaseVerdict, ScenarioName, Step, TenantId};
 use reef_store::{ListedRelease, ReleaseStatus};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -144,7 +144,13 @@ pub async fn promote(State(management): State<Management>, target: Target) -> Re
 }
 
 async fn mint(management: Management, target: Target, origin: ReleaseOrigin) -> Result<Json<Value>, ApiError> {
-    let minted = async move { management.scenarios.mint_copy(&target.scenario, &target.release, origin).await };
+    let reason = match &origin {
+        ReleaseOrigin::Rollback { to } => format!("rolled back to {to}"),
+        _ => "promoted a held candidate".to_owned(),
+    };
+    let by = DecidedBy::Person { name: None };
+    let why = (origin, ReleaseDecision { verdict: ReleaseVerdict::Promoted, by, reason });
+    let minted = async move { management.scenarios.mint_copy(&target.scenario, &target.release, why).await };
     Ok(Json(json!(to_the_end(minted).await?)))
 }
 

@@ -128,6 +128,7 @@ async fn scenario_status(store: &Store, scenario: &Scenario, learns: bool) -> Re
         "scenario": name,
         "head": { "release_id": served.release.release_id, "content_id": served.release.content_id, "sequence": served.release.manifest.sequence },
         "training_mode": scenario.settings().training_mode,
+        "rollout": scenario.rollout().map(|live| json!(live.rollout)),
         "step": steps,
         "running": learner.running,
         "waiting": learner.waiting,

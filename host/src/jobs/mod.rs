@@ -2,6 +2,7 @@
 
 pub mod backtest;
 pub mod bound_models;
+pub mod decide_canaries;
 pub mod environment;
 pub mod exchange_recipe;
 pub mod gate_candidate;

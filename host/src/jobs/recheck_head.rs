@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use reef_core::{Measurement, Recheck, Release, ReleaseOrigin, recheck};
+use reef_core::{DecidedBy, Measurement, Recheck, Release, ReleaseDecision, ReleaseOrigin, ReleaseVerdict, recheck};
 use reef_store::RecordedStep;
 
 use super::gate_candidate::{CANDIDATE, SERVED, lots, measure};
@@ -52,11 +52,13 @@ pub async fn recheck_head(
             let told = format!("the head scores {by:.4} less on held-out tasks than at its release (p {p:.2e})");
             tracing::error!(scenario = %scenario.key.1, release.id = %served.release.release_id, told, "head.regressed");
             metrics::counter!("reef_head_regressions_total").increment(1);
-            scenario.set_status(|status| status.regression = Some(told));
+            scenario.set_status(|status| status.regression = Some(told.clone()));
             // Whoever exchanged the head meanwhile has decided already.
-            let unmoved = scenario.served().release.release_id == served.release.release_id;
+            let unmoved = scenario.served().release.release_id == served.release.release_id && !scenario.is_pinned();
             if let Some(to) = original.manifest.parent.filter(|_| workshop.recheck_rollback && unmoved) {
-                workshop.scenarios.mint_copy(scenario, &to, ReleaseOrigin::Rollback { to: to.clone() }).await?;
+                let (verdict, by) = (ReleaseVerdict::Promoted, DecidedBy::Host);
+                let why = (ReleaseOrigin::Rollback { to: to.clone() }, ReleaseDecision { verdict, by, reason: told });
+                workshop.scenarios.mint_copy(scenario, &to, why).await?;
             }
         }
     }

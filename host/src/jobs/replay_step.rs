@@ -16,7 +16,7 @@ use super::gate_candidate::{Gated, gate_candidate, gated};
 use super::guest_reads::GuestReads;
 use super::learn_scenario::{chosen, seed, state_of};
 use super::rerun::{Folder, Proposer, engine, load, sandbox};
-use super::run_step::{CRITIC_STATE, HEAD_MOVED, guest_state};
+use super::run_step::{CRITIC_STATE, HEAD_MOVED, HEAD_STAYS, guest_state};
 use super::transcript::{Playback, content_of};
 use crate::config::Config;
 use crate::error::StartError;
@@ -326,7 +326,14 @@ impl Replay {
         if decision.starts_with("failed: ") {
             self.state.clear();
         }
-        self.compare("decision", outcome(&self.step.outcome), decision);
+        let was = match &self.step.outcome {
+            StepOutcome::Held { reason } if let Some(reason) = reason.strip_suffix(HEAD_STAYS) => {
+                self.notes.push(format!("the candidate passed{HEAD_STAYS}"));
+                format!("released: {reason}")
+            }
+            ended => outcome(ended),
+        };
+        self.compare("decision", was, decision);
         let digest = |value: Option<&Vec<u8>>| value.map_or("deleted".to_owned(), |value| short(&sha256_hex(value)));
         let was: Vec<String> = (self.transcript.state.iter())
             .map(|(key, value)| format!("{key} {}", digest(value.as_ref().map(|bytes| &bytes.0))))

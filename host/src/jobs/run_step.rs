@@ -35,6 +35,8 @@ pub const CRITIC_STATE: &str = "reef.critic";
 
 /// Why a step ends when somebody else minted a release meanwhile.
 pub const HEAD_MOVED: &str = "the head moved while the step ran; its samples go back to the pool";
+/// Why a candidate that passed is held.
+pub const HEAD_STAYS: &str = "; held, because the head stays while a rollout runs";
 
 /// What every step of a process shares.
 #[derive(Debug, Clone)]
@@ -150,7 +152,7 @@ struct Run<'a> {
 /// What the recipe and the gate want, before anything is committed.
 enum Decided {
     Release { files: Files, weights: Weights, reason: String },
-    Hold { files: Files, reason: String },
+    Hold { files: Files, by: DecidedBy, reason: String },
     Reject(String),
     Skip(String),
     Fail(String, Option<Fault>),
@@ -235,7 +237,7 @@ impl Run<'_> {
         self.work.step.metrics.extend(verdict.measurements.clone());
         match verdict.decision {
             Decision::Reject => Decided::Reject(verdict.reason),
-            Decision::Hold => Decided::Hold { files, reason: verdict.reason },
+            Decision::Hold => Decided::Hold { files, by: DecidedBy::Recipe, reason: verdict.reason },
             Decision::Promote => match gated(&verdict, &self.gate(models, held_out.len()).await) {
                 Gated::Release(reason) => Decided::Release { files, weights, reason },
                 Gated::Reject(reason) => Decided::Reject(reason),
@@ -306,6 +308,12 @@ impl Run<'_> {
         // A rollback while the step ran: whatever it found out is about weights that no longer serve.
         let moved = scenario.served().release.release_id != self.work.step.parent;
         let decided = if moved { Decided::Fail(HEAD_MOVED.to_owned(), None) } else { decided };
+        let decided = match decided {
+            Decided::Release { files, reason, .. } if scenario.rollout().is_some() => {
+                Decided::Hold { files, by: DecidedBy::Host, reason: format!("{reason}{HEAD_STAYS}") }
+            }
+            decided => decided,
+        };
         self.keep_critic();
         let mut commit = Commit {
             release: None,
@@ -324,8 +332,8 @@ impl Run<'_> {
                 next = Some((release.clone(), weights));
                 StepOutcome::Released { release: release.release_id, reason }
             }
-            Decided::Hold { files, reason } => {
-                let decision = decision(ReleaseVerdict::Held, DecidedBy::Recipe, &reason);
+            Decided::Hold { files, by, reason } => {
+                let decision = decision(ReleaseVerdict::Held, by, &reason);
                 commit.held = Some(self.write(files, decision).await?);
                 StepOutcome::Held { reason }
             }

@@ -9,6 +9,7 @@ mod hex;
 mod name;
 mod record;
 mod release;
+mod rollout;
 mod sample;
 mod step;
 
@@ -25,6 +26,10 @@ pub use record::{
 };
 pub use release::{
     DecidedBy, Release, ReleaseDecision, ReleaseEvaluation, ReleaseManifest, ReleaseOrigin, ReleaseVerdict, Surface,
+};
+pub use rollout::{
+    Arm, ArmFigures, CanaryPlan, CanaryVerdict, Rollout, RolloutEnd, RolloutFigures, RolloutOutcome, RolloutPlan,
+    Sticky,
 };
 pub use sample::{AssemblyError, Sample, Trajectory, Turn, TurnSpan, assemble, lag};
 pub use step::{CallReport, Step, StepOutcome};

@@ -26,7 +26,10 @@ const LEASE_KEY: &str = "hashtextextended('reef store in ' || current_schema(), 
 
 pub(crate) static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
     // In order; a file that is not named here is not applied.
-    Migrator::with_migrations(vec![migration(1, "log", include_str!("../migrations/postgres/0001_log.sql"))])
+    Migrator::with_migrations(vec![
+        migration(1, "log", include_str!("../migrations/postgres/0001_log.sql")),
+        migration(2, "rollouts", include_str!("../migrations/postgres/0002_rollouts.sql")),
+    ])
 });
 
 /// Reads a URL.

@@ -240,7 +240,11 @@ async fn reject(conn: &mut Connection, key: Key, id: ReleaseId) -> Result<(), Fa
 /// Size and body, metrics, stored status, whether it is the head.
 type Row = (i64, Vec<u8>, String, String, bool);
 
-async fn select_release(conn: &mut Connection, key: &Key, id: &ReleaseId) -> Result<Option<ListedRelease>, Fault> {
+pub(crate) async fn select_release(
+    conn: &mut Connection,
+    key: &Key,
+    id: &ReleaseId,
+) -> Result<Option<ListedRelease>, Fault> {
     let sql = "SELECT r.body_bytes, r.body, r.metrics, r.status, r.release_id IS NOT DISTINCT FROM s.head \
                FROM releases AS r JOIN scenarios AS s ON s.tenant = r.tenant AND s.name = r.scenario \
                WHERE r.tenant = $1 AND r.scenario = $2 AND r.release_id = $3";

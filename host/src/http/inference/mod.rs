@@ -7,6 +7,7 @@ mod exchange;
 mod place;
 mod record;
 mod resolve;
+mod rollout;
 mod sink;
 mod transform;
 pub mod unrecorded;
@@ -32,6 +33,7 @@ pub use self::ending::Ending;
 use self::exchange::{Exchange, Origin};
 pub use self::place::Sessions;
 use self::resolve::Resolved;
+use self::rollout::Shadow;
 use self::sink::Sink;
 use super::body::JsonObject;
 use super::caller::Caller;
@@ -109,8 +111,10 @@ async fn answer(
     let arrived = Instant::now();
     let (receipt, created_at_ms) = (RecordId::fresh(), now_ms());
     let mut ask = dialect.parse(&body)?;
-    let Resolved { scenario, served, upstream } = resolve::resolve(serving, &caller, (dialect, &ask)).await?;
-    let placed = serving.sessions.place(&scenario.key, &mut caller, &body, receipt.as_str());
+    let mut resolved = resolve::resolve(serving, &caller, (dialect, &ask)).await?;
+    let placed = serving.sessions.place(&resolved.scenario.key, &mut caller, &body, receipt.as_str());
+    let place = rollout::assign(&mut resolved, &mut caller, &receipt);
+    let Resolved { scenario, served, upstream, .. } = resolved;
     transform::transform(&scenario, (dialect, &caller), &mut ask, &mut body).await;
     let span = span(&scenario, &served, &receipt);
     telemetry::continue_trace(&span, caller.traceparent.as_deref());
@@ -138,9 +142,10 @@ async fn answer(
         sessions: serving.sessions.clone(),
         placed,
     };
+    let shadow = place.map(|place| place.shadow(serving, &exchange));
     match upstream {
         Some(upstream) => relayed(exchange, upstream, arrived).instrument(span).await,
-        None => embedded(&serving.engine, exchange, arrived).instrument(span).await,
+        None => embedded(&serving.engine, (exchange, shadow), arrived).instrument(span).await,
     }
 }
 
@@ -155,26 +160,40 @@ fn span(scenario: &Scenario, served: &Served, receipt: &RecordId) -> tracing::Sp
 }
 
 /// The engine answers: what it refuses is refused before anything is recorded.
-async fn embedded(engine: &Engine, mut exchange: Exchange, arrived: Instant) -> Result<Response, ApiError> {
+async fn embedded(
+    engine: &Engine,
+    (mut exchange, shadow): (Exchange, Option<Shadow>),
+    arrived: Instant,
+) -> Result<Response, ApiError> {
     join_release_trace(&exchange.served);
-    let terms = Terms {
+    let answer = embedded::ask(engine, &exchange.ask, terms(&exchange)).await.map_err(embedded_error)?;
+    exchange.origin = Origin::Embedded { prompt: answer.prompt, sampling: answer.sampling };
+    let headers = headers(&exchange, arrived);
+    let (engine, stream) = (engine.clone(), exchange.ask.stream);
+    let run = move |sink| async move {
+        exchange.run(answer.answering, sink).await;
+        if let Some(shadow) = shadow {
+            shadow.run(engine).await;
+        }
+    };
+    if stream {
+        let (sink, body) = Sink::stream();
+        tokio::spawn(run(sink).in_current_span());
+        return Ok(sink::stream_response(headers, body));
+    }
+    let (sink, answered) = Sink::whole();
+    tokio::spawn(run(sink).in_current_span());
+    Ok((StatusCode::OK, headers, Json(whole(answered).await?)).into_response())
+}
+
+/// What the engine is to know of an exchange beside the request.
+fn terms(exchange: &Exchange) -> Terms {
+    Terms {
         dialect: exchange.dialect,
         tenant: exchange.caller.tenant().to_string(),
         weights: exchange.served.weights.clone(),
         receipt: exchange.receipt.clone(),
-    };
-    let answer = embedded::ask(engine, &exchange.ask, terms).await.map_err(embedded_error)?;
-    exchange.origin = Origin::Embedded { prompt: answer.prompt, sampling: answer.sampling };
-    let headers = headers(&exchange, arrived);
-    let answering = answer.answering;
-    if exchange.ask.stream {
-        let (sink, body) = Sink::stream();
-        tokio::spawn(exchange.run(answering, sink).in_current_span());
-        return Ok(sink::stream_response(headers, body));
     }
-    let (sink, answered) = Sink::whole();
-    tokio::spawn(exchange.run(answering, sink).in_current_span());
-    Ok((StatusCode::OK, headers, Json(whole(answered).await?)).into_response())
 }
 
 /// An upstream answers: its task begins before it has answered, so that a client that leaves meanwhile leaves a record.

@@ -39,6 +39,8 @@ pub struct Resolved {
     pub served: Arc<Served>,
     /// The provider that answers; none: the embedded engine.
     pub upstream: Option<Arc<Upstream>>,
+    /// The request names the release itself.
+    pub pinned: bool,
 }
 
 /// Finds what answers; a new scenario comes into being where that is allowed and the request can be answered.
@@ -72,7 +74,7 @@ pub async fn resolve(
         Err(ScenarioError::Unknown(_)) if !may_create(caller, &named) => return Err(unknown_model(serving, model)),
         Err(error) => return Err(error.into()),
     };
-    let served = scenario.served();
+    let (served, names_release) = (scenario.served(), pinned.is_some());
     let served = match pinned {
         None => served,
         Some(pinned) if pinned == served.release.release_id => served,
@@ -82,7 +84,7 @@ pub async fn resolve(
         Model::Upstream(upstream) => Some(upstream),
         Model::Head | Model::Alias(_) | Model::Release(_) => None,
     };
-    Ok(Resolved { scenario, served, upstream })
+    Ok(Resolved { scenario, served, upstream, pinned: names_release })
 }
 
 /// Is there such a model? Nothing comes into being, and a release is not loaded.

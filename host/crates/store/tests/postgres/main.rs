@@ -49,6 +49,9 @@ mod restart;
 #[path = "../store/retention.rs"]
 mod retention;
 #[cfg(test)]
+#[path = "../store/rollouts.rs"]
+mod rollouts;
+#[cfg(test)]
 mod server;
 #[cfg(test)]
 #[path = "../store/steps.rs"]

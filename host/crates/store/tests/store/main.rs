@@ -39,6 +39,8 @@ mod reports;
 #[cfg(test)]
 mod retention;
 #[cfg(test)]
+mod rollouts;
+#[cfg(test)]
 mod scrub;
 #[cfg(test)]
 mod steps;

@@ -1,0 +1,191 @@
+//! Rollouts of scenarios in service: a pin, a canary or a shadow is begun, decided and ended here.
+//! While one runs the head stays where it is, so that both arms are compared as they were; whoever moves the head by
+//! hand ends it. Each beginning and end is durable before it takes effect, and a restart goes on where it was.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError};
+
+use reef_core::{
+    Arm, CanaryPlan, CanaryVerdict, DecidedBy, ReleaseDecision, ReleaseId, ReleaseOrigin, ReleaseVerdict, Rollout,
+    RolloutEnd, RolloutFigures, RolloutOutcome, RolloutPlan,
+};
+use reef_store::ReleaseStatus;
+use tokio::sync::Semaphore;
+
+use super::{Scenario, ScenarioError, Scenarios, Served};
+use crate::clock::now_ms;
+
+/// Shadow answers of one scenario at once; a request that finds no place is not shadowed.
+const SHADOWS_MAX: usize = 4;
+
+/// A rollout that runs.
+#[derive(Debug)]
+pub struct LiveRollout {
+    /// What was begun.
+    pub rollout: Rollout,
+    /// The release that answers beside the head; none for a pin.
+    pub candidate: Option<Arc<Served>>,
+    /// Places of shadow answers.
+    pub shadows: Arc<Semaphore>,
+}
+
+impl Scenario {
+    /// The rollout that runs.
+    pub fn rollout(&self) -> Option<Arc<LiveRollout>> {
+        self.rollout.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Is the head to stay, whatever is found out about it?
+    pub fn is_pinned(&self) -> bool {
+        self.rollout().is_some_and(|live| live.rollout.plan == RolloutPlan::Pin)
+    }
+
+    pub(super) fn set_rollout(&self, live: Option<LiveRollout>) {
+        *self.rollout.write().unwrap_or_else(PoisonError::into_inner) = live.map(Arc::new);
+    }
+}
+
+impl Scenarios {
+    /// Begins a rollout of a release.
+    pub async fn begin_rollout(
+        &self,
+        scenario: &Scenario,
+        release: &ReleaseId,
+        plan: RolloutPlan,
+    ) -> Result<Rollout, ScenarioError> {
+        let _minting = scenario.minting.lock().await;
+        let (tenant, name) = &scenario.key;
+        // What cannot be loaded must not become a row that no restart can go on with.
+        if plan.answers() && self.store.release(tenant, name, release).await?.is_some() {
+            self.weights.load(release).await?;
+        }
+        let rollout = self.store.begin_rollout(tenant, name, (release, &plan), now_ms()).await?;
+        scenario.set_rollout(Some(self.live(scenario, rollout.clone()).await?));
+        tracing::info!(scenario = %name, release.id = %release, plan = %rollout.plan, "rollout.begin");
+        Ok(rollout)
+    }
+
+    /// Ends the rollout that runs; `None` = none does.
+    pub async fn stop_rollout(&self, scenario: &Scenario, reason: &str) -> Result<Option<Rollout>, ScenarioError> {
+        let _minting = scenario.minting.lock().await;
+        self.stop_under_lock(scenario, reason).await
+    }
+
+    /// The same for whoever mints a release.
+    pub(super) async fn stop_under_lock(
+        &self,
+        scenario: &Scenario,
+        reason: &str,
+    ) -> Result<Option<Rollout>, ScenarioError> {
+        let Some(live) = scenario.rollout() else { return Ok(None) };
+        let figures = self.figures(scenario, &live.rollout).await?.map(|(_, figures)| figures);
+        Ok(Some(self.end(scenario, &live, (RolloutOutcome::Stopped, reason.to_owned(), figures)).await?))
+    }
+
+    /// Promotes or rolls back the canary of a scenario as soon as its scores decide.
+    pub async fn decide_canary(&self, scenario: &Scenario) -> Result<(), ScenarioError> {
+        let Some(live) = scenario.rollout() else { return Ok(()) };
+        let (RolloutPlan::Canary(_), Some(candidate)) = (&live.rollout.plan, &live.candidate) else { return Ok(()) };
+        let Some((verdict, figures)) = self.figures(scenario, &live.rollout).await? else { return Ok(()) };
+        let outcome = match verdict {
+            CanaryVerdict::Continue => return Ok(()),
+            CanaryVerdict::Promote => RolloutOutcome::Promoted,
+            CanaryVerdict::RollBack => RolloutOutcome::RolledBack,
+            CanaryVerdict::Undecided => RolloutOutcome::Undecided,
+        };
+        let _minting = scenario.minting.lock().await;
+        let unchanged = scenario.rollout().is_some_and(|now| now.rollout.number == live.rollout.number);
+        if !unchanged {
+            return Ok(());
+        }
+        let reason = told(&live.rollout, &figures);
+        // After a crash between the release and the end of the rollout the head has its content already.
+        let there = scenario.served().release.content_id == candidate.release.content_id;
+        if outcome == RolloutOutcome::Promoted && !there {
+            self.promote(scenario, &live.rollout.release, &reason).await?;
+        }
+        self.end(scenario, &live, (outcome, reason, Some(figures))).await?;
+        Ok(())
+    }
+
+    /// The scores of both arms of a rollout, and what they say. None for a pin.
+    pub async fn figures(
+        &self,
+        scenario: &Scenario,
+        rollout: &Rollout,
+    ) -> Result<Option<(CanaryVerdict, RolloutFigures)>, ScenarioError> {
+        let (tenant, name) = &scenario.key;
+        if !rollout.plan.answers() {
+            return Ok(None);
+        }
+        let candidate = self.store.arm_scores(tenant, name, (rollout.number, Arm::Candidate)).await?;
+        let incumbent = self.store.arm_scores(tenant, name, (rollout.number, Arm::Incumbent)).await?;
+        let scores = |arm: &[(String, f64)]| arm.iter().map(|(_, score)| *score).collect::<Vec<f64>>();
+        Ok(Some(match &rollout.plan {
+            RolloutPlan::Canary(plan) => plan.decide(&scores(&candidate), &scores(&incumbent)),
+            // Both arms answered the same requests: they are compared one by one.
+            RolloutPlan::Pin | RolloutPlan::Shadow { .. } => {
+                let seen: HashMap<String, f64> = incumbent.into_iter().collect();
+                let both = candidate.iter().filter_map(|(unit, score)| Some((*score, *seen.get(unit)?)));
+                let (new, old): (Vec<f64>, Vec<f64>) = both.unzip();
+                CanaryPlan::of_sessions(50.0).decide(&new, &old)
+            }
+        }))
+    }
+
+    /// A rollout as it runs, with the weights of its release.
+    pub(super) async fn live(&self, scenario: &Scenario, rollout: Rollout) -> Result<LiveRollout, ScenarioError> {
+        let (tenant, name) = &scenario.key;
+        let id = &rollout.release;
+        let candidate = if rollout.plan.answers() {
+            let listed = self.store.release(tenant, name, id).await?;
+            let release = listed.ok_or_else(|| ScenarioError::UnknownRelease(id.clone()))?.release;
+            Some(Arc::new(Served::new(release, self.weights.load(id).await?, None)))
+        } else {
+            None
+        };
+        Ok(LiveRollout { rollout, candidate, shadows: Arc::new(Semaphore::new(SHADOWS_MAX)) })
+    }
+
+    async fn promote(&self, scenario: &Scenario, id: &ReleaseId, reason: &str) -> Result<(), ScenarioError> {
+        let (tenant, name) = &scenario.key;
+        let listed = self.store.release(tenant, name, id).await?;
+        let listed = listed.ok_or_else(|| ScenarioError::UnknownRelease(id.clone()))?;
+        let origin = match (listed.status, &listed.release.manifest.origin) {
+            (ReleaseStatus::Held, ReleaseOrigin::Step { step }) => ReleaseOrigin::Promotion { step: *step },
+            _ => ReleaseOrigin::Rollback { to: id.clone() },
+        };
+        let decision =
+            ReleaseDecision { verdict: ReleaseVerdict::Promoted, by: DecidedBy::Gate, reason: reason.to_owned() };
+        self.mint_under_lock(scenario, id, (origin, decision)).await?;
+        Ok(())
+    }
+
+    async fn end(
+        &self,
+        scenario: &Scenario,
+        live: &LiveRollout,
+        (outcome, reason, figures): (RolloutOutcome, String, Option<RolloutFigures>),
+    ) -> Result<Rollout, ScenarioError> {
+        let (tenant, name) = &scenario.key;
+        let end = RolloutEnd { at_ms: now_ms(), outcome, reason, figures };
+        tracing::info!(scenario = %name, release.id = %live.rollout.release, ?outcome, reason = end.reason, "rollout.end");
+        let ended = self.store.end_rollout(tenant, name, live.rollout.number, &end).await?;
+        scenario.set_rollout(None);
+        scenario.wake.notify_one();
+        Ok(ended)
+    }
+}
+
+/// The figures in words.
+fn told(rollout: &Rollout, figures: &RolloutFigures) -> String {
+    let mean = |arm: reef_core::ArmFigures| arm.mean.map_or_else(|| "no score".to_owned(), |mean| format!("{mean:.4}"));
+    let RolloutFigures { candidate, incumbent, pairs, p } = *figures;
+    format!(
+        "{} {}: {pairs} pairs, candidate {} against {}, p {p:.2e}",
+        rollout.plan,
+        rollout.number,
+        mean(candidate),
+        mean(incumbent)
+    )
+}
