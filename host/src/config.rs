@@ -17,6 +17,7 @@ use serde_yaml_ng::Value;
 use crate::error::StartError;
 use crate::jobs::keep_within::RetentionSection;
 use crate::provider::config::{self as upstreams, BindingSection, ProviderSection};
+use crate::release_keys::ReleaseSection;
 use crate::store_place::StoreSection;
 use crate::telemetry::TelemetrySection;
 use crate::verifiers::check_name;
@@ -51,6 +52,8 @@ pub struct Config {
     pub training: TrainingSection,
     /// Where the log of records, steps and releases is.
     pub store: StoreSection,
+    /// Who signs releases, and whose signatures count.
+    pub releases: ReleaseSection,
     /// What is kept of it.
     pub retention: RetentionSection,
     /// Limits of the HTTP side.
@@ -212,6 +215,7 @@ impl Default for Config {
             sandbox: SandboxConfig::default(),
             training: TrainingSection::default(),
             store: StoreSection::default(),
+            releases: ReleaseSection::default(),
             retention: RetentionSection::default(),
             http: HttpSection::default(),
             redaction: RedactionConfig::default(),
@@ -328,6 +332,7 @@ impl Config {
         if self.training.pool_max == 0 || self.training.step_seconds_max == 0 {
             return Err("training.pool_max and training.step_seconds_max must be at least 1".to_owned());
         }
+        self.releases.check()?;
         self.scenarios.gate.check().map_err(|problem| format!("scenarios.{problem}"))?;
         self.recipes.verifiers.keys().try_for_each(|name| check_name(name))?;
         upstreams::check(&self.providers, &self.bindings)?;

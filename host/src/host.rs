@@ -44,6 +44,7 @@ use crate::provider::Providers;
 use crate::receipts::Receipts;
 use crate::recipe_files;
 use crate::recipes::Recipes;
+use crate::release_keys::OpenError;
 use crate::scenarios::{Scenario, Scenarios};
 use crate::verifiers;
 use crate::weights::WeightsCache;
@@ -242,8 +243,11 @@ fn scenarios(
 }
 
 async fn releases(config: &Config) -> Result<ReleaseRepo, StartError> {
-    let path = config.data.join("releases.git");
-    Ok(blocking(move || ReleaseRepo::open(&path)).await??)
+    let (path, section) = (config.data.join("releases.git"), config.releases.clone());
+    blocking(move || section.open(&path)).await?.map_err(|error| match error {
+        OpenError::Key(error) => StartError::Config(format!("releases: {error}")),
+        OpenError::Repo(error) => error.into(),
+    })
 }
 
 async fn engine(config: &Config) -> Result<Engine, StartError> {

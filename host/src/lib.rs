@@ -19,6 +19,7 @@ pub mod provider;
 pub mod receipts;
 pub mod recipe_files;
 pub mod recipes;
+pub mod release_keys;
 pub mod scenarios;
 pub mod store_place;
 pub mod telemetry;

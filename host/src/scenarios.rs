@@ -2,18 +2,16 @@
 //! Requests take one `Served` snapshot and use it to the end; the learner and the operator exchange the
 //! snapshot by pointer. The database is the truth for heads: a snapshot changes only after its commit.
 
+mod minting;
 mod rollouts;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use reef_core::{
-    DecidedBy, Release, ReleaseDecision, ReleaseId, ReleaseManifest, ReleaseOrigin, ReleaseVerdict, ScenarioName,
-    Surface, TenantId,
-};
+use reef_core::{Release, ReleaseId, ScenarioName, TenantId};
 use reef_engine::Weights;
-use reef_release::{ReleaseError, ReleaseFile, ReleaseRepo};
+use reef_release::{ReleaseError, ReleaseRepo};
 use reef_sandbox::{Fault, Quarantine, Recipe};
 use reef_store::{ReleaseStatus, ScenarioSettings, Store, StoreError};
 use tokio::sync::{Notify, RwLock as AsyncRwLock};
@@ -334,8 +332,16 @@ impl Scenarios {
             Some(head) => head,
             None => self.mint_base(&key).await?,
         };
-        self.align_ref(&key, &head.release_id).await?;
-        let weights = self.weights.load(&head.release_id).await?;
+        let (weights, detour) = match self.weights.load(&head.release_id).await {
+            Ok(weights) => {
+                self.align_ref(&key, &head.release_id).await?;
+                (weights, None)
+            }
+            Err(damage) => {
+                let detour = self.detour(&key, &head.release_id, damage).await?;
+                (self.weights.load(&detour.to).await?, Some(detour))
+            }
+        };
         let scenario = Arc::new(Scenario {
             key: key.clone(),
             served: RwLock::new(Arc::new(Served::new(head, weights, None))),
@@ -349,46 +355,14 @@ impl Scenarios {
             changed: Notify::new(),
             minting: tokio::sync::Mutex::default(),
         });
-        if let Some(running) = self.store.running_rollout(&key.0, &key.1).await? {
-            scenario.set_rollout(Some(self.live(&scenario, running).await?));
+        if let Some(detour) = detour {
+            self.take(&scenario, detour).await?;
         }
+        self.resume_rollout(&scenario).await?;
         self.open.write().await.insert(key, Arc::clone(&scenario));
         // A full queue only means that learners start later; the receiver takes all of them.
         let _ = self.opened.send(Arc::clone(&scenario)).await;
         Ok(scenario)
-    }
-
-    /// Every scenario starts from the named base model and from nothing else.
-    async fn mint_base(&self, key: &ScenarioKey) -> Result<Release, ScenarioError> {
-        let manifest = ReleaseManifest {
-            tenant: key.0.clone(),
-            scenario: key.1.clone(),
-            surface: Surface::Weights,
-            sequence: 0,
-            parent: None,
-            origin: ReleaseOrigin::Base,
-            base_model: self.base_model.clone(),
-            recipe: None,
-            seed: None,
-            records: None,
-            metrics: Default::default(),
-            evaluation: None,
-            decision: Some(ReleaseDecision {
-                verdict: ReleaseVerdict::Promoted,
-                by: DecidedBy::Host,
-                reason: "every scenario starts from its base".to_owned(),
-            }),
-            created_at_ms: now_ms(),
-        };
-        let release = self.write(manifest, Vec::new()).await?;
-        self.store.append_release(&key.0, &key.1, &release, None).await?;
-        Ok(release)
-    }
-
-    /// Writes a release without moving any head.
-    pub async fn write(&self, manifest: ReleaseManifest, files: Vec<ReleaseFile>) -> Result<Release, ScenarioError> {
-        let repo = self.repo.clone();
-        blocking(move || repo.write(&manifest, &files)).await
     }
 
     /// Payload files of a release, as path and bytes.
@@ -425,50 +399,6 @@ impl Scenarios {
             scenario.serve(Served::new(head, weights, None));
         }
         Ok(())
-    }
-
-    /// Mints a release with the files of an earlier or held one and serves it. A rollout that runs ends.
-    pub async fn mint_copy(
-        &self,
-        scenario: &Scenario,
-        of: &ReleaseId,
-        why: (ReleaseOrigin, ReleaseDecision),
-    ) -> Result<Release, ScenarioError> {
-        let _minting = scenario.minting.lock().await;
-        self.stop_under_lock(scenario, "the head was moved").await?;
-        self.mint_under_lock(scenario, of, why).await
-    }
-
-    async fn mint_under_lock(
-        &self,
-        scenario: &Scenario,
-        of: &ReleaseId,
-        (origin, decision): (ReleaseOrigin, ReleaseDecision),
-    ) -> Result<Release, ScenarioError> {
-        let (tenant, name) = &scenario.key;
-        let source =
-            self.store.release(tenant, name, of).await?.ok_or_else(|| ScenarioError::UnknownRelease(of.clone()))?;
-        let head = scenario.served().release.clone();
-        let files = self.files(of).await?.into_iter().map(|(path, bytes)| ReleaseFile { path, bytes }).collect();
-        let manifest = ReleaseManifest {
-            sequence: head.manifest.sequence + 1,
-            parent: Some(head.release_id.clone()),
-            origin,
-            decision: Some(decision),
-            created_at_ms: now_ms(),
-            ..source.release.manifest
-        };
-        let weights = self.weights.load(of).await?;
-        let release = self.write(manifest, files).await?;
-        self.store.append_release(tenant, name, &release, Some(&head.release_id)).await?;
-        self.weights.keep(release.release_id.clone(), weights.clone());
-        scenario.serve(Served::new(release.clone(), weights, None));
-        // The database has the head already; a branch that lags is aligned at the next start.
-        if let Err(error) = self.align_ref(&scenario.key, &release.release_id).await {
-            tracing::warn!(%error, release.id = %release.release_id, "release.align_ref");
-        }
-        scenario.wake.notify_one();
-        Ok(release)
     }
 
     /// Weights and identity for a request that pins a retained release.

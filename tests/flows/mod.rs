@@ -1,9 +1,11 @@
 //! What several parts do together: learn, roll back, survive, be traced.
 
+mod chain;
 mod crash;
 mod exchange;
 mod faults;
 mod hooks;
+mod kill;
 mod learn;
 mod own_loss;
 mod replay;

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::shared;
+use crate::support::shared;
 
 #[tokio::test]
 async fn what_cannot_be_rolled_out_is_refused_with_the_field() {

@@ -15,7 +15,13 @@ pub struct ServerProcess {
 impl ServerProcess {
     /// Starts `reef serve` on data with further arguments and waits for its address.
     pub fn start(data: &Path, arguments: &[&str]) -> Self {
+        Self::start_with(data, arguments, &[])
+    }
+
+    /// The same in an environment with more variables.
+    pub fn start_with(data: &Path, arguments: &[&str], environment: &[(&str, &Path)]) -> Self {
         let mut command = reef();
+        command.envs(environment.iter().copied());
         command.arg("serve").arg("--data").arg(data).arg("--model").arg(model()).args(arguments);
         if !arguments.contains(&"--config") {
             command.args(["--listen", "127.0.0.1:0"]);

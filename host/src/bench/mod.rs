@@ -3,6 +3,7 @@
 
 mod engine;
 mod sandbox;
+mod store;
 mod swaps;
 mod trainer;
 
@@ -20,6 +21,13 @@ const SWAPS_CACHE_MB: usize = 128;
 /// The sandbox's measurements, which need no model.
 pub async fn sandbox_only(config: &Config, guests: &Guests, runs: usize) -> Result<Value, StartError> {
     let mut figures = sandbox::figures(config, guests, runs).await?;
+    figures["conditions"] = conditions(config, runs);
+    Ok(figures)
+}
+
+/// The store's measurements, which need no model.
+pub async fn store_only(config: &Config, runs: usize, records: u32) -> Result<Value, StartError> {
+    let mut figures = store::figures(&config.store, runs, records).await?;
     figures["conditions"] = conditions(config, runs);
     Ok(figures)
 }
@@ -71,6 +79,14 @@ pub async fn run(config: &Config, guests: &Guests, runs: usize) -> Result<Value,
         "model": engine.info().name,
         "conditions": conditions(config, runs),
     }))
+}
+
+/// Resident memory of this process, from /proc; NaN where there is none.
+fn rss_mb() -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let kilobytes =
+        status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.split_whitespace().next()?.parse().ok());
+    kilobytes.map_or(f64::NAN, |kilobytes: f64| kilobytes / 1000.0)
 }
 
 /// The middle value.

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::engine::user;
+use super::rss_mb;
 use crate::error::StartError;
 
 /// Streams that run all the time.
@@ -200,12 +201,4 @@ fn share(values: &[f64], share: f64) -> f64 {
     values.sort_by(f64::total_cmp);
     let place = ((values.len() as f64 * share) as usize).min(values.len().saturating_sub(1));
     values.get(place).copied().unwrap_or(f64::NAN)
-}
-
-/// Resident memory of this process, from /proc; NaN where there is none.
-fn rss_mb() -> f64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let kilobytes =
-        status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.split_whitespace().next()?.parse().ok());
-    kilobytes.map_or(f64::NAN, |kilobytes: f64| kilobytes / 1000.0)
 }

@@ -52,7 +52,7 @@ enum Command {
     Demo(DemoArgs),
     /// Measure this machine: decode, prefill, training, swap, and the sandbox of recipes.
     #[command(
-        after_help = "Examples:\n  reef bench --json\n  reef bench --sandbox --json\n  reef bench --swap-seconds 300 --json"
+        after_help = "Examples:\n  reef bench --json\n  reef bench --sandbox --json\n  reef bench --store --json\n  reef bench --swap-seconds 300 --json"
     )]
     Bench(BenchArgs),
     /// What a running server does now.
@@ -152,6 +152,15 @@ struct BenchArgs {
     /// Only this: streams for so many seconds while adapters are exchanged every second, and for as long without.
     #[arg(long, conflicts_with = "sandbox", value_parser = clap::value_parser!(u64).range(2..=86_400))]
     swap_seconds: Option<u64>,
+    /// Only the figures of the store; needs no model.
+    #[arg(long, conflicts_with_all = ["sandbox", "swap_seconds"])]
+    store: bool,
+    /// Records of the scenario that the store's reads are measured on.
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1_000..=100_000_000))]
+    records: u32,
+    /// Environment variable with the address of a Postgres database to measure instead of SQLite.
+    #[arg(long, requires = "store")]
+    postgres_env: Option<String>,
     /// Folder of the guests that the sandbox is measured with.
     #[arg(long, default_value = "target/wasm32-wasip2/recipe")]
     guests: PathBuf,
@@ -282,10 +291,12 @@ async fn run_bench(args: BenchArgs) -> Result<(), StartError> {
     config.recipe = Some(args.recipe);
     let guests = bench::Guests { folder: args.guests, languages: args.languages };
     let runs = usize::from(args.runs);
-    let results = match (args.sandbox, args.swap_seconds) {
-        (true, _) => bench::sandbox_only(&config, &guests, runs).await?,
-        (false, Some(seconds)) => bench::swaps(&config, seconds).await?,
-        (false, None) => bench::run(&config, &guests, runs).await?,
+    config.store.postgres_env = args.postgres_env;
+    let results = match (args.sandbox, args.store, args.swap_seconds) {
+        (true, ..) => bench::sandbox_only(&config, &guests, runs).await?,
+        (_, true, _) => bench::store_only(&config, runs, args.records).await?,
+        (.., Some(seconds)) => bench::swaps(&config, seconds).await?,
+        (.., None) => bench::run(&config, &guests, runs).await?,
     };
     if args.json {
         println!("{results}");

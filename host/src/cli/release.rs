@@ -1,9 +1,11 @@
 //! `reef release …` and `reef step …`: what a running server released, why, and at what cost.
 
 use std::fmt::Write;
+use std::path::PathBuf;
 
 use clap::Subcommand;
 use reef_core::{ReleaseId, ScenarioName};
+use reef_release::ReleaseKey;
 use serde_json::{Value, json};
 
 use super::release_chain::{self, ChainCommand};
@@ -75,6 +77,12 @@ pub(super) enum ReleaseCommand {
         #[command(flatten)]
         remote: Remote,
     },
+    /// Make a key that signs releases, and its public key beside it (FILE.pub).
+    #[command(after_help = "Example:\n  reef release key release.key    # then releases.signing_key: release.key")]
+    Key {
+        /// File that does not exist yet.
+        file: PathBuf,
+    },
     #[command(flatten)]
     Rollout(RolloutCommand),
     #[command(flatten)]
@@ -113,6 +121,11 @@ pub(super) async fn run(command: ReleaseCommand) -> Result<(), StartError> {
         ReleaseCommand::Rollback { scenario, release, remote } => (remote, scenario, "rollback", release),
         ReleaseCommand::Promote { scenario, release, remote } => (remote, scenario, "promote", release),
         ReleaseCommand::Reject { scenario, release, remote } => (remote, scenario, "reject", release),
+        ReleaseCommand::Key { file } => {
+            let key = ReleaseKey::create(&file).map_err(|error| StartError::Config(error.to_string()))?;
+            println!("{} signs as {}; hand out {0}.pub", file.display(), key.public().id());
+            return Ok(());
+        }
         ReleaseCommand::Rollout(command) => return rollout::run(command).await,
         ReleaseCommand::Chain(command) => return release_chain::run(command).await,
     };

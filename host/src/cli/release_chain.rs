@@ -260,7 +260,9 @@ async fn prune(opened: Opened, keep: u32, grace: Duration, dry_run: bool) -> Res
     // Held to the end: a server that starts meanwhile could roll back to what is about to go.
     let _alone = lock_data(&opened.folder.path)?;
     let lag = opened.folder.scenario(&opened.of.0, &opened.of.1).await?.settings.max_staleness;
-    let kept = needed(&opened.listed().await?, keep, lag);
+    let mut kept = needed(&opened.listed().await?, keep, lag);
+    let running = opened.folder.store.running_rollout(&opened.of.0, &opened.of.1).await?;
+    kept.extend(running.map(|rollout| rollout.release));
     let (repo, (tenant, scenario)) = (opened.writable().await?, opened.of);
     let report = blocking(move || {
         let options = PruneOptions { keep: &|id| kept.contains(id), grace, dry_run, on_removal: None };

@@ -166,7 +166,9 @@ impl From<StoreError> for ApiError {
     fn from(error: StoreError) -> Self {
         let message = error.to_string();
         match error {
-            StoreError::UnknownReference(_) | StoreError::UnknownScenario(..) => Self::not_found(message),
+            StoreError::UnknownReference(_) | StoreError::UnknownScenario(..) | StoreError::UnknownRelease(_) => {
+                Self::not_found(message)
+            }
             StoreError::Conflict(_) | StoreError::HeadMoved { .. } => Self::conflict(message),
             StoreError::Full { .. } | StoreError::ReadOnly { .. } => {
                 tracing::error!(error = %message, "store");

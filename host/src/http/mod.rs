@@ -28,6 +28,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post, put};
 use futures::FutureExt;
+use reef_core::RecordId;
 use reef_dialects::Dialect;
 
 use self::body::BodyLimit;
@@ -137,7 +138,7 @@ const REQUEST_ID_BYTES_MAX: usize = 128;
 /// is answered for.
 async fn guarded(mut request: Request, next: Next) -> Response {
     let given = request.headers().get("x-request-id").filter(|id| id.len() <= REQUEST_ID_BYTES_MAX).cloned();
-    let id = given.or_else(|| HeaderValue::from_str(&uuid::Uuid::now_v7().to_string()).ok());
+    let id = given.or_else(|| HeaderValue::from_str(RecordId::fresh().as_str()).ok());
     if let Some(id) = &id {
         request.headers_mut().insert("x-request-id", id.clone());
     }

@@ -140,8 +140,9 @@ fn turn(Message { role, content }: &Message) -> Turn {
 
 fn completion(reply: &Reply, spent: &mut Usage) -> Completion {
     let count = |tokens: u64| u32::try_from(tokens).unwrap_or(u32::MAX);
-    let tokens = count(reply.usage.output);
-    spent.prompt_tokens = spent.prompt_tokens.saturating_add(count(reply.usage.input));
+    let used = reply.usage.unwrap_or_default();
+    let tokens = count(used.output);
+    spent.prompt_tokens = spent.prompt_tokens.saturating_add(count(used.input));
     spent.answer_tokens = spent.answer_tokens.saturating_add(tokens);
     let choice = reply.choices.first();
     let parts = choice.into_iter().flat_map(|choice| &choice.parts);

@@ -134,7 +134,7 @@ impl Scenarios {
     }
 
     /// A rollout as it runs, with the weights of its release.
-    pub(super) async fn live(&self, scenario: &Scenario, rollout: Rollout) -> Result<LiveRollout, ScenarioError> {
+    async fn live(&self, scenario: &Scenario, rollout: Rollout) -> Result<LiveRollout, ScenarioError> {
         let (tenant, name) = &scenario.key;
         let id = &rollout.release;
         let candidate = if rollout.plan.answers() {
@@ -145,6 +145,22 @@ impl Scenarios {
             None
         };
         Ok(LiveRollout { rollout, candidate, shadows: Arc::new(Semaphore::new(SHADOWS_MAX)) })
+    }
+
+    /// Goes on with the rollout that ran when the server stopped; one whose release is gone ends.
+    pub(super) async fn resume_rollout(&self, scenario: &Scenario) -> Result<(), ScenarioError> {
+        let (tenant, name) = &scenario.key;
+        let Some(rollout) = self.store.running_rollout(tenant, name).await? else { return Ok(()) };
+        match self.live(scenario, rollout.clone()).await {
+            Ok(live) => scenario.set_rollout(Some(live)),
+            Err(error) => {
+                tracing::error!(scenario = %name, release.id = %rollout.release, %error, "rollout.resume");
+                let reason = format!("its release cannot be served any more: {error}");
+                let end = RolloutEnd { at_ms: now_ms(), outcome: RolloutOutcome::Stopped, reason, figures: None };
+                self.store.end_rollout(tenant, name, rollout.number, &end).await?;
+            }
+        }
+        Ok(())
     }
 
     async fn promote(&self, scenario: &Scenario, id: &ReleaseId, reason: &str) -> Result<(), ScenarioError> {

@@ -146,8 +146,8 @@ pub struct Reply {
     pub prompt: Option<Vec<u32>>,
     /// The choices, by number.
     pub choices: Vec<Choice>,
-    /// What it cost.
-    pub usage: Usage,
+    /// What it cost; none = nobody said.
+    pub usage: Option<Usage>,
 }
 
 /// One choice.
@@ -190,7 +190,7 @@ impl Reply {
                 choice.tokens.extend_from_slice(tokens);
             }
             Event::Finished { choice, stop } => self.choice(*choice).stop = Some(stop.clone()),
-            Event::Usage(usage) => self.usage = *usage,
+            Event::Usage(usage) => self.usage = Some(*usage),
         }
     }
 

@@ -10,7 +10,7 @@ use gix::actor::Signature;
 use gix::date::Time;
 use gix::objs::{Commit, Kind};
 use gix::refs::{FullName, Target};
-use reef_core::{Release, ReleaseId, ReleaseManifest, ScenarioName, TenantId};
+use reef_core::{Release, ReleaseId, ReleaseManifest, ReleaseOrigin, ScenarioName, TenantId};
 
 use crate::error::git;
 use crate::manifest::StoredManifest;
@@ -82,8 +82,14 @@ impl ReleaseRepo {
         let stored = StoredManifest::describe(manifest, files)?;
         let repo = self.git()?;
         if let Some(parent) = &manifest.parent {
-            // Its signature does not matter here: a chain may begin to be signed at any release.
-            follows(&Opened::find(&repo, parent)?.stored.manifest, manifest)?;
+            match Opened::find(&repo, parent) {
+                // Its signature does not matter here: a chain may begin to be signed at any release.
+                Ok(found) => follows(&found.stored.manifest, manifest)?,
+                // The way back from a damaged head: its id stays in the history, whatever is left of it.
+                Err(ReleaseError::Corrupt(_) | ReleaseError::NotFound { .. })
+                    if matches!(manifest.origin, ReleaseOrigin::Rollback { .. }) => {}
+                Err(error) => return Err(error),
+            }
         }
         let _kept_from_sweeping = share(&self.path)?;
         let commit = self.write_commit(&repo, &stored, files)?;

@@ -164,7 +164,7 @@ impl Exchange {
             Ended::Finished | Ended::ClientGone => None,
         };
         let stored = self.store(&telling.reply, status, body.clone(), failure.as_ref()).await;
-        metrics::counter!("reef_output_tokens_total").increment(telling.reply.usage.output);
+        metrics::counter!("reef_output_tokens_total").increment(telling.reply.usage.map_or(0, |usage| usage.output));
         let voice = &mut telling.voice;
         match (sink, failure.or(stored.err())) {
             (Sink::Whole(reply), None) => drop(reply.send(Ok(body))),
@@ -182,10 +182,10 @@ impl Exchange {
             }
         }
         if let Origin::Embedded { prompt, .. } = &self.origin
-            && reply.usage == Usage::default()
+            && reply.usage.is_none()
         {
             let output = reply.choices.iter().map(|choice| choice.tokens.len() as u64).sum();
-            reply.usage = Usage { input: prompt.len() as u64, output, ..Usage::default() };
+            reply.usage = Some(Usage { input: prompt.len() as u64, output, ..Usage::default() });
         }
     }
 

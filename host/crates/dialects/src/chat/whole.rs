@@ -20,7 +20,9 @@ pub fn whole(ask: &Ask, envelope: &Envelope, reply: &Reply) -> Value {
     if let Some(ids) = reply.prompt.as_ref().filter(|_| ask.return_token_ids) {
         set(&mut body, "prompt_token_ids", json!(ids));
     }
-    set(&mut body, "usage", usage(&reply.usage));
+    if let Some(used) = &reply.usage {
+        set(&mut body, "usage", usage(used));
+    }
     set(&mut body, "reef", frames.reef());
     body
 }

@@ -23,7 +23,7 @@ pub struct Writer {
     token_ids: bool,
     prompt: Option<Vec<u32>>,
     choices: BTreeMap<u32, Choice>,
-    usage: Usage,
+    usage: Option<Usage>,
     ended: bool,
 }
 
@@ -44,7 +44,7 @@ impl Writer {
             token_ids: ask.return_token_ids,
             prompt: None,
             choices: BTreeMap::new(),
-            usage: Usage::default(),
+            usage: None,
             ended: false,
         }
     }
@@ -69,7 +69,7 @@ impl Writer {
                 opening.into_iter().collect()
             }
             Event::Usage(usage) => {
-                self.usage = *usage;
+                self.usage = Some(*usage);
                 Vec::new()
             }
         }
@@ -87,7 +87,7 @@ impl Writer {
             stop_reason(&mut choice, Some(stop));
             self.chunk(choice)
         });
-        finishes.chain(self.frames.ending(OBJECT, &self.usage)).collect()
+        finishes.chain(self.frames.ending(OBJECT, self.usage.as_ref())).collect()
     }
 
     /// The frames of an answer that failed.

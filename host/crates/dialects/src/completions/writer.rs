@@ -20,7 +20,7 @@ pub struct Writer {
     logprobs: bool,
     token_ids: bool,
     choices: BTreeMap<u32, State>,
-    usage: Usage,
+    usage: Option<Usage>,
     ended: bool,
 }
 
@@ -40,7 +40,7 @@ impl Writer {
             logprobs: ask.logprobs.is_some(),
             token_ids: ask.return_token_ids,
             choices: (0..ask.n).map(|number| (number, State::default())).collect(),
-            usage: Usage::default(),
+            usage: None,
             ended: false,
         }
     }
@@ -61,7 +61,7 @@ impl Writer {
                 Vec::new()
             }
             Event::Usage(usage) => {
-                self.usage = *usage;
+                self.usage = Some(*usage);
                 Vec::new()
             }
         }
@@ -79,7 +79,7 @@ impl Writer {
             stop_reason(&mut choice, Some(stop));
             self.chunk(choice)
         });
-        finishes.chain(self.frames.ending(OBJECT, &self.usage)).collect()
+        finishes.chain(self.frames.ending(OBJECT, self.usage.as_ref())).collect()
     }
 
     /// The frames of an answer that failed.
@@ -130,7 +130,9 @@ pub fn whole(ask: &Ask, envelope: &Envelope, reply: &Reply) -> Value {
     let choices = reply.choices.iter().chain(std::iter::repeat_n(&nothing, missing)).zip(0..);
     let choices = choices.map(|(choice, number)| whole_choice(ask, number, choice, reply.prompt.as_deref())).collect();
     let mut body = frames.body(OBJECT, choices);
-    set(&mut body, "usage", usage(&reply.usage));
+    if let Some(used) = &reply.usage {
+        set(&mut body, "usage", usage(used));
+    }
     set(&mut body, "reef", frames.reef());
     body
 }

@@ -364,5 +364,6 @@ fn what_stands_in_the_start_of_a_block_is_read() {
     let reply = read(&events);
     let call = Part::Call { id: "c".to_owned(), name: "f".to_owned(), arguments: "{\"x\":1}".to_owned() };
     assert_eq!(reply.choices[0].parts, [text("a"), call]);
-    assert_eq!((reply.usage.input, reply.usage.cached, reply.usage.output), (7, 4, 5));
+    let usage = reply.usage.expect("usage");
+    assert_eq!((usage.input, usage.cached, usage.output), (7, 4, 5));
 }

@@ -18,7 +18,7 @@ pub fn whole(_ask: &Ask, envelope: &Envelope, reply: &Reply) -> Value {
     message["content"] = Value::Array(content);
     message["stop_reason"] = reason;
     message["stop_sequence"] = sequence;
-    message["usage"] = usage(&reply.usage);
+    message["usage"] = usage(&reply.usage.unwrap_or_default());
     message["reef"] = reef(envelope);
     message
 }

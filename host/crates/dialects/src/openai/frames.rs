@@ -43,14 +43,14 @@ impl Frames {
         json!({ "agent_record_id": self.envelope.receipt, "release_id": self.envelope.release })
     }
 
-    /// After the finish reasons: the receipt, usage if asked for, the end. Usage is the last chunk, since OpenAI's SDK
+    /// After the finish reasons: the receipt, usage if asked for and known, the end. Usage is the last chunk, since OpenAI's SDK
     /// takes what the last chunk says.
-    pub(crate) fn ending(&self, object: &str, used: &Usage) -> Vec<Frame> {
+    pub(crate) fn ending(&self, object: &str, used: Option<&Usage>) -> Vec<Frame> {
         let mut frames = Vec::with_capacity(3);
         let mut receipt = self.body(object, Vec::new());
         set(&mut receipt, "reef", self.reef());
         frames.push(Frame::json(receipt));
-        if self.include_usage {
+        if let Some(used) = used.filter(|_| self.include_usage) {
             let mut last = self.body(object, Vec::new());
             set(&mut last, "usage", usage(used));
             frames.push(Frame::json(last));

@@ -36,7 +36,7 @@ pub fn whole(ask: &Ask, envelope: &Envelope, reply: &Reply) -> Value {
         let (index, cut) = (output.len(), is_cut(choice.stop.as_ref()));
         output.push(message(envelope, index, status(cut), vec![refusal_part(refusal)]));
     }
-    ended(head(ask, envelope), envelope, choice.stop.as_ref(), output, &reply.usage)
+    ended(head(ask, envelope), envelope, choice.stop.as_ref(), output, reply.usage.as_ref())
 }
 
 /// An answer that has not ended.
@@ -81,7 +81,7 @@ pub(super) fn ended(
     envelope: &Envelope,
     stop: Option<&Stop>,
     output: Vec<Value>,
-    usage: &Usage,
+    usage: Option<&Usage>,
 ) -> Value {
     let (status, reason) = match stop {
         Some(Stop::Length) => ("incomplete", Some("max_output_tokens")),
@@ -92,13 +92,15 @@ pub(super) fn ended(
     answer["status"] = json!(status);
     answer["incomplete_details"] = reason.map_or(Value::Null, |reason| json!({ "reason": reason }));
     answer["output"] = Value::Array(output);
-    answer["usage"] = json!({
-        "input_tokens": usage.input,
-        "input_tokens_details": { "cached_tokens": usage.cached, "cache_write_tokens": 0 },
-        "output_tokens": usage.output,
-        "output_tokens_details": { "reasoning_tokens": usage.reasoning },
-        "total_tokens": usage.input.saturating_add(usage.output),
-    });
+    if let Some(usage) = usage {
+        answer["usage"] = json!({
+            "input_tokens": usage.input,
+            "input_tokens_details": { "cached_tokens": usage.cached, "cache_write_tokens": 0 },
+            "output_tokens": usage.output,
+            "output_tokens_details": { "reasoning_tokens": usage.reasoning },
+            "total_tokens": usage.input.saturating_add(usage.output),
+        });
+    }
     answer["reef"] = reef(envelope);
     answer
 }

@@ -25,7 +25,7 @@ pub struct Writer {
     sequence: u64,
     started: bool,
     stop: Option<Stop>,
-    usage: Usage,
+    usage: Option<Usage>,
     ended: bool,
 }
 
@@ -52,7 +52,7 @@ impl Writer {
             sequence: 0,
             started: false,
             stop: None,
-            usage: Usage::default(),
+            usage: None,
             ended: false,
         }
     }
@@ -77,7 +77,7 @@ impl Writer {
                 self.stop = Some(stop.clone());
                 self.finish(&mut frames);
             }
-            Event::Usage(usage) => self.usage = *usage,
+            Event::Usage(usage) => self.usage = Some(*usage),
             Event::Delta { .. } | Event::Finished { .. } => {}
         }
         frames
@@ -92,7 +92,7 @@ impl Writer {
         self.finish(&mut frames);
         self.ended = true;
         let output = std::mem::take(&mut self.output);
-        let answer = whole::ended(self.head.take(), &self.envelope, self.stop.as_ref(), output, &self.usage);
+        let answer = whole::ended(self.head.take(), &self.envelope, self.stop.as_ref(), output, self.usage.as_ref());
         let name = if whole::is_cut(self.stop.as_ref()) { "response.incomplete" } else { "response.completed" };
         let reef = whole::reef(&self.envelope);
         frames.push(self.frame(name, json!({ "response": answer, "reef": reef })));

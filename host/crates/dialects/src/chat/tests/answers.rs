@@ -105,7 +105,7 @@ fn what_is_only_unknown_does_not_cost_the_answer() {
     .expect("readable");
     assert_eq!(reply.choices[0].parts, [Part::Text("abc".to_owned())]);
     assert_eq!(reply.choices[0].stop, Some(Stop::End));
-    assert_eq!(reply.usage, Usage { input: 5, ..Usage::default() });
+    assert_eq!(reply.usage, Some(Usage { input: 5, ..Usage::default() }));
     let message =
         json!({ "content": [{ "type": "text", "text": "a" }], "tool_calls": [{ "id": "a", "type": "custom" }] });
     let body = json!({ "choices": [{ "message": message, "finish_reason": "tool_calls" }] });
@@ -146,7 +146,7 @@ fn variants_of_open_servers_are_read() {
     let thought = Part::Reasoning { text: "hmm".to_owned(), signature: Some("s".to_owned()) };
     assert_eq!(reply.choices[0].parts, [thought, Part::Text("a".to_owned())]);
     assert_eq!(reply.choices[0].stop, Some(Stop::Sequence("END".to_owned())));
-    assert_eq!(reply.usage, Usage { input: 3, output: 2, ..Usage::default() });
+    assert_eq!(reply.usage, Some(Usage { input: 3, output: 2, ..Usage::default() }));
 }
 
 #[test]

@@ -1,0 +1,144 @@
+//! How releases come into a chain beside the learner's steps: the base of a new scenario, copies of earlier or held
+//! releases, and the return to the last whole release where the head's bytes are damaged. History is never rewritten.
+
+use reef_core::{
+    DecidedBy, Release, ReleaseDecision, ReleaseId, ReleaseManifest, ReleaseOrigin, ReleaseVerdict, Surface,
+};
+use reef_release::{ReleaseError, ReleaseFile};
+use reef_store::ReleaseStatus;
+
+use super::{Scenario, ScenarioError, ScenarioKey, Scenarios, Served, blocking};
+use crate::clock::now_ms;
+use crate::weights::WeightsError;
+
+impl Scenarios {
+    /// Every scenario starts from the named base model and from nothing else.
+    pub(super) async fn mint_base(&self, key: &ScenarioKey) -> Result<Release, ScenarioError> {
+        let manifest = ReleaseManifest {
+            tenant: key.0.clone(),
+            scenario: key.1.clone(),
+            surface: Surface::Weights,
+            sequence: 0,
+            parent: None,
+            origin: ReleaseOrigin::Base,
+            base_model: self.base_model.clone(),
+            recipe: None,
+            seed: None,
+            records: None,
+            metrics: Default::default(),
+            evaluation: None,
+            decision: Some(ReleaseDecision {
+                verdict: ReleaseVerdict::Promoted,
+                by: DecidedBy::Host,
+                reason: "every scenario starts from its base".to_owned(),
+            }),
+            created_at_ms: now_ms(),
+        };
+        let release = self.write(manifest, Vec::new()).await?;
+        self.store.append_release(&key.0, &key.1, &release, None).await?;
+        Ok(release)
+    }
+
+    /// Writes a release without moving any head.
+    pub async fn write(&self, manifest: ReleaseManifest, files: Vec<ReleaseFile>) -> Result<Release, ScenarioError> {
+        let repo = self.repo.clone();
+        blocking(move || repo.write(&manifest, &files)).await
+    }
+
+    /// Mints a release with the files of an earlier or held one and serves it. A rollout that runs ends.
+    pub async fn mint_copy(
+        &self,
+        scenario: &Scenario,
+        of: &ReleaseId,
+        why: (ReleaseOrigin, ReleaseDecision),
+    ) -> Result<Release, ScenarioError> {
+        let _minting = scenario.minting.lock().await;
+        self.stop_under_lock(scenario, "the head was moved").await?;
+        self.mint_under_lock(scenario, of, why).await
+    }
+
+    pub(super) async fn mint_under_lock(
+        &self,
+        scenario: &Scenario,
+        of: &ReleaseId,
+        (origin, decision): (ReleaseOrigin, ReleaseDecision),
+    ) -> Result<Release, ScenarioError> {
+        let (tenant, name) = &scenario.key;
+        let source =
+            self.store.release(tenant, name, of).await?.ok_or_else(|| ScenarioError::UnknownRelease(of.clone()))?;
+        let head = scenario.served().release.clone();
+        let files = self.files(of).await?.into_iter().map(|(path, bytes)| ReleaseFile { path, bytes }).collect();
+        let manifest = ReleaseManifest {
+            sequence: head.manifest.sequence + 1,
+            parent: Some(head.release_id.clone()),
+            origin,
+            decision: Some(decision),
+            created_at_ms: now_ms(),
+            ..source.release.manifest
+        };
+        let weights = self.weights.load(of).await?;
+        let release = self.write(manifest, files).await?;
+        self.store.append_release(tenant, name, &release, Some(&head.release_id)).await?;
+        self.weights.keep(release.release_id.clone(), weights.clone());
+        scenario.serve(Served::new(release.clone(), weights, None));
+        // The database has the head already; a branch that lags is aligned at the next start.
+        if let Err(error) = self.align_ref(&scenario.key, &release.release_id).await {
+            tracing::warn!(%error, release.id = %release.release_id, "release.align_ref");
+        }
+        scenario.wake.notify_one();
+        Ok(release)
+    }
+
+    /// The way around a head whose bytes are damaged: the last release before it that is whole.
+    pub(super) async fn detour(
+        &self,
+        key: &ScenarioKey,
+        head: &ReleaseId,
+        damage: WeightsError,
+    ) -> Result<Detour, ScenarioError> {
+        if !is_damage(&damage) {
+            return Err(damage.into());
+        }
+        let listed = self.store.releases(&key.0, &key.1).await?;
+        let served = |status| matches!(status, ReleaseStatus::Served | ReleaseStatus::Retained);
+        let before: Vec<ReleaseId> = (listed.into_iter().filter(|listed| served(listed.status)))
+            .map(|listed| listed.release.release_id)
+            .skip_while(|id| id != head)
+            .skip(1)
+            .collect();
+        let (repo, of, broken) = (self.repo.clone(), key.clone(), head.clone());
+        match blocking(move || repo.last_good((&of.0, &of.1), &broken, &before)).await? {
+            Some(to) => Ok(Detour { to, damage }),
+            None => Err(damage.into()),
+        }
+    }
+
+    /// Goes back to the whole release, durably.
+    pub(super) async fn take(&self, scenario: &Scenario, Detour { to, damage }: Detour) -> Result<(), ScenarioError> {
+        tracing::error!(scenario = %scenario.key.1, release.id = %to, %damage, "scenario.detour");
+        let reason = format!("the head cannot be served ({damage}); this is the last release before it that is whole");
+        let decision =
+            ReleaseDecision { verdict: ReleaseVerdict::Promoted, by: DecidedBy::Host, reason: reason.clone() };
+        self.mint_under_lock(scenario, &to, (ReleaseOrigin::Rollback { to: to.clone() }, decision)).await?;
+        scenario.set_status(|status| status.regression = Some(reason));
+        Ok(())
+    }
+}
+
+/// A whole release, and why it is gone back to.
+#[derive(Debug)]
+pub(super) struct Detour {
+    /// The release.
+    pub to: ReleaseId,
+    damage: WeightsError,
+}
+
+/// Is it the stored bytes that are at fault?
+fn is_damage(error: &WeightsError) -> bool {
+    match error {
+        WeightsError::Release(error) => {
+            matches!(error, ReleaseError::Corrupt(_) | ReleaseError::NotFound { .. } | ReleaseError::NoFile { .. })
+        }
+        WeightsError::Adapter { .. } | WeightsError::Interrupted(_) => false,
+    }
+}
