@@ -20,8 +20,9 @@ fn placed(score: f64, group: u32, rollout: u32) -> FakeSample {
     FakeSample::scored(score).field("group", &group.to_string()).field("rollout", &rollout.to_string())
 }
 
+/// Names and slots of the chosen groups; none if it waits.
 fn names(choice: &Choice) -> Vec<(&str, &[u32])> {
-    let Choice::TrainGroups(groups) = choice else { panic!("{choice:?}") };
+    let groups = if let Choice::TrainGroups(groups) = choice { groups.as_slice() } else { &[] };
     groups.iter().map(|group| (group.name.as_str(), group.slots.as_slice())).collect()
 }
 

@@ -2,8 +2,8 @@
 
 use reef_recipe::prelude::*;
 
-/// The host derives at most 256 samples a call, and every demonstration is one.
-const BATCH_SIZE_MAX: f64 = 256.0;
+/// Samples that one selection checks.
+const BATCH_SIZE_MAX: f64 = 240.0;
 /// Tokens of a response that the host derives.
 const ANSWER_TOKENS_LIMIT: f64 = 32_768.0;
 

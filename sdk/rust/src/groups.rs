@@ -66,9 +66,9 @@ impl Grid {
     /// The host's refusal, or `invalid-config` of [`GROUP_BY`].
     pub fn select(&self, pool: &Pool) -> Result<Selection> {
         let by = GROUP_BY.get()?;
-        let (window, form): (usize, fn(&Pool, u32) -> Result<Groups>) = match by.as_str() {
-            "prompt" => (WINDOW, Groups::by_prompt),
-            "report" => (WINDOW_OF_REPORTS, Groups::by_report),
+        let window = match by.as_str() {
+            "prompt" => WINDOW,
+            "report" => WINDOW_OF_REPORTS,
             other => return Err(Failure::config(GROUP_BY.name, &format!("'{other}' is neither prompt nor report"))),
         };
         if self.groups as usize * self.group_size as usize > window {
@@ -76,7 +76,10 @@ impl Grid {
             return Err(Failure::config(GROUP_BY.name, &problem));
         }
         let seen = Pool::from(pool.handles().get(..window).unwrap_or(pool.handles()).to_vec());
-        let Groups { mut whole, mut incomplete, mut retired } = form(&seen, self.group_size)?;
+        let Groups { mut whole, mut incomplete, mut retired } = match by.as_str() {
+            "prompt" => Groups::by_prompt(&seen, self.group_size)?,
+            _ => Groups::by_report(&seen, self.group_size)?,
+        };
         let (wanted, found) = (self.groups as usize, whole.len());
         if wanted > 0 && found >= wanted {
             whole.truncate(wanted);

@@ -8,8 +8,8 @@ use crate::host::{self, Host};
 use crate::{Choice, Failure, Result, Retirement, Sample, Selection};
 
 /// Samples that [`Samples::first_checked`] looks at in one selection: the host answers 1,000 calls a capability, and a
-/// check may make three.
-const CHECKED_MAX: usize = 256;
+/// check may make four.
+const CHECKED_MAX: usize = 240;
 
 /// Samples of this call, in order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -54,7 +54,7 @@ impl Samples {
     }
 
     /// The first `count` without an objection as a batch; those with one are retired. Nothing is checked while there
-    /// are fewer than `count`, and at most 256 in one selection.
+    /// are fewer than `count`, and at most 240 in one selection.
     ///
     /// # Errors
     /// That of the check.
@@ -74,10 +74,12 @@ impl Samples {
                 Some(reason) => retired.push(Retirement::new(sample, reason)),
             }
         }
-        let left = self.len() - retired.len();
-        let selection = match batch.len() == count as usize && count > 0 {
-            true => Selection::train(batch),
-            false => Selection::wait(alloc::format!("{left} of {count} samples")),
+        let selection = if !enough || count == 0 {
+            Selection::wait(alloc::format!("{} of {count} samples", self.len()))
+        } else if batch.len() < count as usize {
+            Selection::wait(alloc::format!("{} of {count} usable samples", batch.len()))
+        } else {
+            Selection::train(batch)
         };
         Ok(selection.retire(retired))
     }
@@ -245,7 +247,7 @@ mod tests {
         assert_eq!(selection.choice, Choice::Train(alloc::vec![2, 4]));
         assert_eq!(selection.retire, [Retirement::new(1, "odd"), Retirement::new(3, "odd")]);
         let selection = pool.first_checked(3, odd).expect("selects");
-        assert_eq!((selection.choice, selection.retire.len()), (Choice::Wait("2 of 3 samples".into()), 3));
+        assert_eq!((selection.choice, selection.retire.len()), (Choice::Wait("2 of 3 usable samples".into()), 3));
     }
 
     #[test]

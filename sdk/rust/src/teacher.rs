@@ -27,22 +27,45 @@ pub fn demonstration(sample: Sample) -> Result<Result<String, String>> {
     })
 }
 
-/// Ids of the sample's prompt with `added` at the end of its last user message, or why there are none.
-///
-/// # Errors
-/// The host's refusal, if it is not about this conversation or the added text.
-pub fn prompt(sample: Sample, added: &str) -> Result<Result<Vec<u32>, String>> {
-    let messages = experience::messages(sample)?;
-    if messages.is_empty() {
-        return Ok(Err("its request is no conversation that a text can be added to".to_owned()));
+/// The recorded request of a sample, for a teacher to read with more in it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Request {
+    messages: Vec<Message>,
+    /// The rendering of the messages.
+    asked: Vec<u32>,
+    /// The prompt that the engine was given.
+    recorded: Vec<u32>,
+}
+
+impl Request {
+    /// The request of the sample, or why a teacher cannot be given more than it. Equal prompts make equal requests.
+    ///
+    /// # Errors
+    /// The host's refusal, if it is not about this conversation.
+    pub fn of(sample: Sample) -> Result<Result<Self, String>> {
+        let messages = experience::messages(sample)?;
+        if messages.is_empty() {
+            return Ok(Err("its request is no conversation that a text can be added to".to_owned()));
+        }
+        let recorded = experience::prompt_tokens(sample)?;
+        Ok(match tokens::try_render(&messages)? {
+            Ok(asked) => Ok(Self { messages, asked, recorded }),
+            Err(reason) => Err(format!("its conversation has no ids: {reason}")),
+        })
     }
-    let rendered = (tokens::try_render(&messages)?, tokens::try_render(&adding(messages, added))?);
-    let (asked, told) = match rendered {
-        (Ok(asked), Ok(told)) => (asked, told),
-        (Err(reason), _) | (_, Err(reason)) => return Ok(Err(format!("its teacher's prompt has no ids: {reason}"))),
-    };
-    let changed = changed_alike(&experience::prompt_tokens(sample)?, &asked, &told);
-    Ok(changed.ok_or_else(|| "its recorded prompt is not a rendering of its conversation".to_owned()))
+
+    /// Ids of the recorded prompt with `added` at the end of the last user message, or why there are none.
+    ///
+    /// # Errors
+    /// The host's refusal, if it is not about the added text.
+    pub fn with(&self, added: &str) -> Result<Result<Vec<u32>, String>> {
+        let told = match tokens::try_render(&adding(self.messages.clone(), added))? {
+            Ok(told) => told,
+            Err(reason) => return Ok(Err(format!("what its teacher reads has no ids: {reason}"))),
+        };
+        let changed = changed_alike(&self.recorded, &self.asked, &told);
+        Ok(changed.ok_or_else(|| "its recorded prompt is not a rendering of its conversation".to_owned()))
+    }
 }
 
 /// The conversation with a text at the end of its last user message, or as a user's message when there is none.
@@ -79,10 +102,13 @@ mod tests {
     fn ask_within(context: usize, sample: FakeSample, added: &str) -> Result<Result<String, String>> {
         let mut host = FakeHost::default().sample(sample).context_length(context);
         let sample = host.pool().handles()[0];
-        match host.call(|| prompt(sample, added))? {
-            Ok(ids) => host.call(|| tokens::decode(&ids)).map(Ok),
+        host.call(|| match Request::of(sample)? {
             Err(reason) => Ok(Err(reason)),
-        }
+            Ok(request) => match request.with(added)? {
+                Err(reason) => Ok(Err(reason)),
+                Ok(ids) => tokens::decode(&ids).map(Ok),
+            },
+        })
     }
 
     #[test]
