@@ -4,13 +4,12 @@
 #![no_std]
 #![deny(missing_docs)]
 
-pub mod dis;
 pub mod gae;
 pub mod schedule;
-mod select;
 mod settings;
 mod step;
 
+pub use reef_recipe::dis;
 use reef_recipe::prelude::*;
 
 use settings::{Settings, keys};
@@ -21,14 +20,16 @@ pub struct Sao;
 
 impl Recipe for Sao {
     fn describe() -> Manifest {
-        use Capability::{Experience, Metrics, Models, State, Training};
+        use Capability::{Experience, Metrics, State, Training};
         keys(Manifest::weights("sao", env!("CARGO_PKG_VERSION")))
             .needs_score()
-            .asks(&[Experience, Training, Models, State, Metrics])
+            .asks(&[Experience, Training, State, Metrics])
+            .judged_on_held_out()
     }
 
     fn select(ctx: &Context, pool: &Pool) -> Result<Selection> {
-        select::select(pool, ctx.max_staleness, settings::BATCH_SIZE.get()?)
+        let (usable, retired) = Needs::fresh(ctx.max_staleness).one_record().scored().sift(pool)?;
+        Ok(usable.first(settings::BATCH_SIZE.get()?).retire(retired))
     }
 
     fn propose(_: &Context, batch: &Batch) -> Result<Proposal> {
@@ -36,11 +37,7 @@ impl Recipe for Sao {
     }
 
     fn evaluate(_: &Context, _: Candidate) -> Result<Verdict> {
-        let tolerance = settings::KEEP_TOLERANCE.get()?;
-        Ok(match Paired::held_out(settings::EVALUATE_TASKS.get()?)? {
-            Some(pair) => pair.verdict(tolerance),
-            None => Verdict::promote("no held-out task to compare on: left to the operator's gate"),
-        })
+        Verdict::on_held_out()
     }
 }
 

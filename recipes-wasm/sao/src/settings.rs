@@ -38,10 +38,6 @@ const CRITIC_STEPS_PER_ACTOR: Key<u32> =
     Key::count("critic_steps_per_actor", 2, "critic updates per policy update").within(1.0, CRITIC_UPDATES_MAX);
 const GRADIENT_NORM_MAX: Key<f64> =
     Key::number("gradient_norm_max", 1.0, "the gradient is clipped to this norm; 0 = off").within(0.0, 1e6);
-pub(crate) const EVALUATE_TASKS: Key<u32> =
-    Key::count("evaluate_tasks", 32, "held-out tasks per evaluation; 0 = none").within(0.0, 10_000.0);
-pub(crate) const KEEP_TOLERANCE: Key<f64> =
-    Key::number("keep_tolerance", 0.05, "held-out score points that a candidate may lose").within(0.0, 1.0);
 
 /// Declares every key.
 pub(crate) fn keys(manifest: Manifest) -> Manifest {
@@ -58,8 +54,6 @@ pub(crate) fn keys(manifest: Manifest) -> Manifest {
         .key(CRITIC_WARMUP_UPDATES)
         .key(CRITIC_STEPS_PER_ACTOR)
         .key(GRADIENT_NORM_MAX)
-        .key(EVALUATE_TASKS)
-        .key(KEEP_TOLERANCE)
 }
 
 /// What a step is made with; every value within its range.

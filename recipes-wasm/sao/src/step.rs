@@ -43,20 +43,7 @@ pub(crate) fn propose(batch: &Batch, settings: &Settings) -> Result<Proposal> {
         log::warn!("every advantage of the batch is zero: nothing to learn from");
         return Ok(Proposal::skip("every advantage of the batch is zero: nothing to learn from"));
     }
-    let measured = trainer.train(batch, PolicyGradient::new(settings.dis.weight(), advantages), settings.policy)?;
-    for (name, value) in measured.iter() {
-        metrics::gauge(published(name).as_str(), value);
-    }
-    Ok(trainer.checkpoint()?.into())
-}
-
-/// The field's name for what the host measures while it trains.
-fn published(name: &str) -> String {
-    match name {
-        "masked_share" => "pg_clipfrac".to_owned(),
-        "logprob_abs_diff" => "train_rollout_logprob_abs_diff".to_owned(),
-        other => format!("policy/{other}"),
-    }
+    trainer.learn(batch, PolicyGradient::new(settings.dis.weight(), advantages), settings.policy)
 }
 
 fn estimate(values: &PerToken<f32>, masks: &PerToken<u8>, scores: &[f64], settings: &Settings) -> Estimate {

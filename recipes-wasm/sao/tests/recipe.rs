@@ -37,7 +37,7 @@ fn close(found: &[f32], wanted: &[f32]) {
 fn the_manifest_asks_for_what_is_used_and_explains_every_key() {
     let manifest = Sao::describe();
     assert_eq!((manifest.name.as_str(), manifest.needs_score), ("sao", true));
-    let asked = ["log", "config", "experience", "training", "models", "state", "metrics"];
+    let asked = ["log", "config", "experience", "training", "state", "metrics", "models"];
     assert_eq!(manifest.capabilities, asked);
     assert!(manifest.config.iter().all(|key| !key.doc.is_empty()));
 }
@@ -75,7 +75,7 @@ fn the_first_usable_samples_in_order_make_a_batch() {
         retired,
         [
             (100, "its report has no score"),
-            (102, "its report references 2 records; sao learns from exactly one"),
+            (102, "its report references 2 records; this recipe learns from exactly one"),
             (103, "its score is beyond ±1,000,000"),
             (104, "sampled 5 releases ago, max_staleness is 4"),
         ]

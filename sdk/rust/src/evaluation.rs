@@ -3,7 +3,37 @@
 use alloc::format;
 use alloc::vec::Vec;
 
-use crate::{Failure, Result, Verdict, maths, models};
+use crate::{Capability, Failure, Key, Manifest, Result, Verdict, maths, models};
+
+/// Configuration key: how many held-out tasks [`Verdict::on_held_out`] compares on.
+pub const EVALUATE_TASKS: Key<u32> =
+    Key::count("evaluate_tasks", 32, "held-out tasks per evaluation; 0 = none").within(0.0, 10_000.0);
+/// Configuration key: what [`Verdict::on_held_out`] lets a candidate lose.
+pub const KEEP_TOLERANCE: Key<f64> =
+    Key::number("keep_tolerance", 0.05, "held-out score points that a candidate may lose").within(0.0, 1.0);
+
+impl Manifest {
+    /// Declares the keys of [`Verdict::on_held_out`], and asks for [`Capability::Models`].
+    #[must_use]
+    pub fn judged_on_held_out(self) -> Self {
+        self.key(EVALUATE_TASKS).key(KEEP_TOLERANCE).asks(&[Capability::Models])
+    }
+}
+
+impl Verdict {
+    /// Compares candidate and served release on [`EVALUATE_TASKS`] held-out tasks and rejects a candidate that lost
+    /// more than [`KEEP_TOLERANCE`]. Without tasks the operator's gate decides.
+    ///
+    /// # Errors
+    /// The host's refusal, or `invalid-config` of a key.
+    pub fn on_held_out() -> Result<Self> {
+        let tolerance = KEEP_TOLERANCE.get()?;
+        Ok(match Paired::held_out(EVALUATE_TASKS.get()?)? {
+            Some(pair) => pair.verdict(tolerance),
+            None => Self::promote("no held-out task to compare on: left to the operator's gate"),
+        })
+    }
+}
 
 /// Scores of the candidate and of the served release, pair by pair on the same tasks.
 #[derive(Debug, Clone, PartialEq)]

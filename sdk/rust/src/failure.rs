@@ -23,6 +23,12 @@ impl Failure {
         Self::InvalidConfig(format!("{key}: {problem}"))
     }
 
+    /// What went wrong, in words.
+    pub fn message(&self) -> &str {
+        let (Self::InvalidConfig(message) | Self::Capability(message) | Self::Other(message)) = self;
+        message
+    }
+
     /// A refusal of the host.
     pub fn capability(message: impl Into<String>) -> Self {
         Self::Capability(message.into())

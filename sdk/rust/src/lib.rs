@@ -11,10 +11,13 @@ extern crate alloc;
 #[doc(hidden)]
 pub mod bindings;
 pub mod config;
-mod evaluation;
+pub mod dis;
+pub mod distillation;
+pub mod evaluation;
 pub mod experience;
 mod exports;
 mod failure;
+pub mod groups;
 pub mod harness;
 pub mod host;
 #[cfg(target_arch = "wasm32")]
@@ -26,12 +29,14 @@ mod manifest;
 pub mod maths;
 pub mod metrics;
 pub mod models;
+mod needs;
 mod recipe;
 #[cfg(target_arch = "wasm32")]
 mod runtime;
 mod samples;
 mod selection;
 pub mod state;
+pub mod teacher;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod testing;
 pub mod tokens;
@@ -51,8 +56,10 @@ pub use bindings::reef::recipe::verify::Outcome;
 pub use config::{Field, Key, Value};
 pub use evaluation::Paired;
 pub use exports::{Exchange, Judgement, Live, Migration, Request, Requests, StateEntry};
+pub use groups::Grid;
 pub use loss::Loss;
 pub use manifest::Capability;
+pub use needs::Needs;
 pub use recipe::{Recipe, Result};
 pub use samples::{Batch, PerToken, Pool, Samples};
 pub use training::{Candidate, Measurements, Trainer};
@@ -67,10 +74,11 @@ pub use runtime::log_panics;
 /// What a recipe needs in scope; with it, a recipe is `#![no_std]` without noticing.
 pub mod prelude {
     pub use crate::{
-        Advantages, Batch, Bounds, Candidate, Capability, Context, CriticOptimizer, Failure, Field, Key, Loss,
-        Manifest, Message, Objective, Optimizer, Outcome, Paired, PerToken, Policy, PolicyGradient, Pool, Proposal,
-        Recipe, Reduction, Result, Retirement, Sample, Samples, Sampling, Selection, Trainer, Verdict, Verifier,
-        Weight, experience, log, maths, metrics, models, state, tokens, verify,
+        Advantages, Batch, Bounds, Candidate, Capability, Context, CriticOptimizer, Distillation, Divergence, Failure,
+        Field, Grid, Importance, Key, Loss, Manifest, Message, Needs, Objective, Optimizer, Outcome, Paired, PerToken,
+        Policy, PolicyGradient, Pool, Proposal, Recipe, Reduction, Result, Retirement, Sample, Samples, Sampling,
+        Selection, Support, Trainer, Verdict, Verifier, Weight, experience, log, maths, metrics, models, state,
+        teacher, tokens, verify,
     };
     pub use alloc::borrow::ToOwned;
     pub use alloc::string::{String, ToString};

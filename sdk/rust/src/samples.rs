@@ -7,6 +7,10 @@ use alloc::vec::Vec;
 use crate::host::{self, Host};
 use crate::{Choice, Failure, Result, Retirement, Sample, Selection};
 
+/// Samples that [`Samples::first_checked`] looks at in one selection: the host answers 1,000 calls a capability, and a
+/// check may make four.
+const CHECKED_MAX: usize = 240;
+
 /// Samples of this call, in order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Samples {
@@ -47,6 +51,37 @@ impl Samples {
             _ => Choice::Wait(alloc::format!("{} of {count} samples", self.len())),
         };
         Selection { choice, retire: Vec::<Retirement>::new() }
+    }
+
+    /// The first `count` without an objection as a batch; those with one are retired. Nothing is checked while there
+    /// are fewer than `count`, and at most 240 in one selection.
+    ///
+    /// # Errors
+    /// That of the check.
+    pub fn first_checked(
+        &self,
+        count: u32,
+        mut objection: impl FnMut(Sample) -> Result<Option<String>>,
+    ) -> Result<Selection> {
+        let (mut batch, mut retired) = (Vec::new(), Vec::new());
+        let enough = self.len() >= count as usize;
+        for &sample in self.handles.iter().take(if enough { CHECKED_MAX } else { 0 }) {
+            if batch.len() == count as usize {
+                break;
+            }
+            match objection(sample)? {
+                None => batch.push(sample),
+                Some(reason) => retired.push(Retirement::new(sample, reason)),
+            }
+        }
+        let selection = if !enough || count == 0 {
+            Selection::wait(alloc::format!("{} of {count} samples", self.len()))
+        } else if batch.len() < count as usize {
+            Selection::wait(alloc::format!("{} of {count} usable samples", batch.len()))
+        } else {
+            Selection::train(batch)
+        };
+        Ok(selection.retire(retired))
     }
 
     /// Score of the report; NaN where it carries none.
@@ -202,5 +237,23 @@ mod tests {
         assert_eq!(pool.first(2).choice, Choice::Train(alloc::vec![7, 8]));
         assert_eq!(pool.first(4).choice, Choice::Wait("3 of 4 samples".into()));
         assert!(matches!(Pool::default().first(0).choice, Choice::Wait(_)));
+    }
+
+    #[test]
+    fn samples_with_an_objection_make_room_for_later_ones() {
+        let odd = |sample: Sample| Ok((sample % 2 == 1).then(|| "odd".into()));
+        let pool = Pool::from(alloc::vec![1, 2, 3, 4, 5]);
+        let selection = pool.first_checked(2, odd).expect("selects");
+        assert_eq!(selection.choice, Choice::Train(alloc::vec![2, 4]));
+        assert_eq!(selection.retire, [Retirement::new(1, "odd"), Retirement::new(3, "odd")]);
+        let selection = pool.first_checked(3, odd).expect("selects");
+        assert_eq!((selection.choice, selection.retire.len()), (Choice::Wait("2 of 3 usable samples".into()), 3));
+    }
+
+    #[test]
+    fn nothing_is_checked_while_there_are_too_few() {
+        let never = |_: Sample| Err(Failure::other("checked"));
+        let selection = Pool::from(alloc::vec![1, 2]).first_checked(3, never).expect("waits");
+        assert_eq!(selection, Selection::wait("2 of 3 samples"));
     }
 }

@@ -1,9 +1,12 @@
 //! The trainer: forward and backward passes on a private copy of the scenario's adapter.
 
+use alloc::format;
 use alloc::vec::Vec;
 
 use crate::host::{self, Host};
-use crate::{CriticOptimizer, Loss, Measurement, Optimizer, PerToken, Policy, Result, Sample, Samples};
+use crate::{
+    CriticOptimizer, Loss, Measurement, Optimizer, PerToken, Policy, Proposal, Result, Sample, Samples, metrics,
+};
 
 /// A trainer that started from the head release. Valid for this call.
 #[derive(Debug, PartialEq, Eq)]
@@ -36,6 +39,17 @@ impl Trainer {
     pub fn train(&self, samples: &Samples, what: impl Into<Loss>, how: Optimizer) -> Result<Measurements> {
         let what = what.into();
         host::call(|host| Host::train(host, self.handle, samples.handles(), what.terms(), how)).map(Measurements)
+    }
+
+    /// One optimizer step on a loss and what comes of it: the checkpoint, or a skip when the gradient was exactly 0.
+    /// Publishes the measurements; the recipe asks for [`crate::Capability::Metrics`].
+    pub fn learn(&self, samples: &Samples, what: impl Into<Loss>, how: Optimizer) -> Result<Proposal> {
+        let measured = self.train(samples, what, how)?;
+        measured.publish();
+        if measured.get("skipped") == Some(1.0) {
+            return Ok(Proposal::skip("the gradient of the batch is zero: nothing to learn from"));
+        }
+        Ok(self.checkpoint()?.into())
     }
 
     /// Adds the gradient of a loss to the trainer's, without a step. Measures as [`Trainer::train`].
@@ -104,6 +118,18 @@ impl Measurements {
     /// The number of that name, if the host gave it.
     pub fn get(&self, name: &str) -> Option<f64> {
         self.iter().find(|&(known, _)| known == name).map(|(_, value)| value)
+    }
+
+    /// Gauges under the field's names: `pg_clipfrac` (share of tokens masked by the ratio's bounds),
+    /// `train_rollout_logprob_abs_diff`, and `policy/…` for the others.
+    pub fn publish(&self) {
+        for (name, value) in self.iter() {
+            match name {
+                "masked_share" => metrics::gauge("pg_clipfrac", value),
+                "logprob_abs_diff" => metrics::gauge("train_rollout_logprob_abs_diff", value),
+                other => metrics::gauge(&format!("policy/{other}"), value),
+            }
+        }
     }
 
     /// Names and numbers.

@@ -1,6 +1,6 @@
 //! How the test double answers each import.
 
-use super::sample::policy_key;
+use super::sample::{policy_key, rendered};
 use super::{CANDIDATE, Call, FIRST_DERIVED, FIRST_SAMPLE, FakeHost, FakeSample, Level, Line, TRAINER};
 use crate::experience::{Alternatives, Turn, UnusableReport};
 use crate::harness::{Episode, Tree};
@@ -336,8 +336,13 @@ impl Host for FakeHost {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
     fn render(&mut self, messages: &[Message]) -> Result<Vec<u32>> {
-        let turns: String = messages.iter().map(|turn| format!("{}: {}\n", turn.role, turn.content)).collect();
-        self.encode(&(turns + "assistant: "))
+        let ids = rendered(messages);
+        match self.context_length {
+            Some(context) if ids.len() >= context => {
+                Err(Failure::capability(format!("tokens: {} tokens and the context has {context}", ids.len())))
+            }
+            _ => Ok(ids),
+        }
     }
 
     fn state_get(&mut self, key: &str) -> Result<Option<Vec<u8>>> {

@@ -71,6 +71,7 @@ pub struct FakeHost {
     verifiers: BTreeMap<String, Grader>,
     entries: Vec<Entry>,
     episodes: BTreeMap<String, Episode>,
+    context_length: Option<usize>,
     step: u32,
 }
 

@@ -37,6 +37,12 @@ pub(super) fn policy_key(which: &Policy) -> String {
     }
 }
 
+/// The chat template of the double, one id a byte: `role: content` a line, and the start of the answer.
+pub(super) fn rendered(messages: &[Message]) -> Vec<u32> {
+    let turns: String = messages.iter().map(|turn| format!("{}: {}\n", turn.role, turn.content)).collect();
+    (turns + "assistant: ").bytes().map(u32::from).collect()
+}
+
 impl FakeSample {
     /// A sample whose report carries this score.
     pub fn scored(score: f64) -> Self {
@@ -153,6 +159,13 @@ impl FakeSample {
     pub fn messages(mut self, messages: &[Message]) -> Self {
         self.messages = messages.to_vec();
         self
+    }
+
+    /// The conversation, and the prompt that the double's template makes of it.
+    #[must_use]
+    pub fn chat(self, messages: &[Message]) -> Self {
+        let prompt = rendered(messages);
+        self.messages(messages).prompt_tokens(&prompt)
     }
 
     /// Text of the response.

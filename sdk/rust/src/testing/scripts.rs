@@ -69,6 +69,13 @@ impl FakeHost {
         self
     }
 
+    /// Tokens of a conversation that `render` refuses to reach, as a model's context does; none if never set.
+    #[must_use]
+    pub fn context_length(mut self, tokens: usize) -> Self {
+        self.context_length = Some(tokens);
+        self
+    }
+
     /// Installs a verifier.
     #[must_use]
     pub fn verifier<V: Verifier>(mut self, name: &str) -> Self {

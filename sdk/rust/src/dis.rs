@@ -1,8 +1,8 @@
 //! Double-sided importance sampling (arXiv 2607.07508): the loss of the policy, token by token.
 //! The host computes it on its tensors; [`Dis::token`] is the definition that the host is held to.
 
-use reef_recipe::maths::exp;
-use reef_recipe::prelude::*;
+use crate::maths::exp;
+use crate::{Bounds, Weight};
 
 /// The strict bounds of the ratio.
 #[derive(Debug, Clone, Copy, PartialEq)]
