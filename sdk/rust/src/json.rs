@@ -1,8 +1,9 @@
-//! The scalars of JSON that cross the boundary as text: configuration values, report fields and small tasks.
-//! Lists and objects are not read here.
+//! The JSON that crosses the boundary as text: configuration values, report fields, small tasks, and answers that are
+//! lists of numbers. Objects are not read here.
 
 use alloc::format;
 use alloc::string::String;
+use alloc::vec::Vec;
 
 /// A finite number, or `None`.
 pub fn number(text: &str) -> Option<f64> {
@@ -11,6 +12,29 @@ pub fn number(text: &str) -> Option<f64> {
     let starts_as_number = text.starts_with(|c: char| c.is_ascii_digit() || c == '-');
     let number: f64 = text.parse().ok()?;
     (starts_as_number && number.is_finite()).then_some(number)
+}
+
+/// A list of finite numbers, or `None`.
+pub fn numbers(text: &str) -> Option<Vec<f64>> {
+    let inner = text.trim().strip_prefix('[')?.strip_suffix(']')?;
+    if inner.trim().is_empty() { Some(Vec::new()) } else { inner.split(',').map(number).collect() }
+}
+
+/// A list of lists of finite numbers, or `None`.
+pub fn rows(text: &str) -> Option<Vec<Vec<f64>>> {
+    let mut rest = text.trim().strip_prefix('[')?.strip_suffix(']')?.trim();
+    let mut rows = Vec::new();
+    while !rest.is_empty() {
+        let (row, after) = rest.split_at_checked(rest.find(']')? + 1)?;
+        rows.push(numbers(row)?);
+        rest = after.trim_start();
+        if !rest.is_empty() {
+            // A comma that nothing follows is no list.
+            rest = rest.strip_prefix(',')?.trim_start();
+            rest.starts_with('[').then_some(())?;
+        }
+    }
+    Some(rows)
 }
 
 /// The content of a string literal, or `None`.
@@ -97,6 +121,20 @@ mod tests {
         assert_eq!(text(r#""\u0041\/\ud83d\udc1a""#).as_deref(), Some("A/🐚"));
         for bad in ["plain", "\"", r#""a"b""#, r#""\x""#, r#""\ud83d""#, r#""\u12""#] {
             assert_eq!(text(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn lists_of_numbers_are_read_whole_or_not_at_all() {
+        assert_eq!(numbers(" [1, -2.5e-1 ,3]\n"), Some(alloc::vec![1.0, -0.25, 3.0]));
+        assert_eq!(numbers("[ ]"), Some(Vec::new()));
+        for bad in ["", "1", "[1", "1]", "[1,]", "[,1]", "[1 2]", "[nan]", "[[1]]", "[\"1\"]", "[1]]"] {
+            assert_eq!(numbers(bad), None, "{bad}");
+        }
+        assert_eq!(rows("[ [1,2] , [] ,[3] ]"), Some(alloc::vec![alloc::vec![1.0, 2.0], Vec::new(), alloc::vec![3.0]]));
+        assert_eq!(rows("[]"), Some(Vec::new()));
+        for bad in ["", "[1]", "[[1],]", "[[1][2]]", "[,[1]]", "[[1]", "[[1]] x", "[[[1]]]", "[[1],2]"] {
+            assert_eq!(rows(bad), None, "{bad}");
         }
     }
 
