@@ -1,5 +1,7 @@
 //! The trainer as a whole, over a tiny random model.
 
+mod distillation;
+mod golden;
 mod gradients;
 mod objectives;
 
