@@ -6,7 +6,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use reef_core::{
-    Inference, RecordId, RecordStatus, ReleaseId, ReleaseSpan, Report, Sampling, ScenarioName, TenantId, TokenTrace,
+    Alternatives, Inference, RecordId, RecordStatus, ReleaseId, ReleaseSpan, Report, Sampling, ScenarioName, TenantId,
+    TokenTrace,
 };
 use reef_store::{RecordBody, ScenarioSettings, Store};
 use serde_json::{Map, json};
@@ -55,7 +56,7 @@ impl Bench {
             traceparent: None,
             request: json!({ "messages": [{ "role": "user", "content": text }] }),
             response: json!({ "choices": [{ "message": { "content": "an answer" } }] }),
-            tokens: Some(TokenTrace { prompt, output, logprobs, spans, sampling }),
+            tokens: Some(TokenTrace { prompt, output, logprobs, spans, sampling, alternatives: Alternatives::NONE }),
         })
     }
 

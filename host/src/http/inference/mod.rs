@@ -161,6 +161,7 @@ async fn embedded(engine: &Engine, mut exchange: Exchange, arrived: Instant) -> 
         dialect: exchange.dialect,
         tenant: exchange.caller.tenant().to_string(),
         weights: exchange.served.weights.clone(),
+        recorded: exchange.scenario.recipe().map_or(0, |now| now.recipe.manifest().top_k),
         receipt: exchange.receipt.clone(),
     };
     let answer = embedded::ask(engine, &exchange.ask, terms).await.map_err(embedded_error)?;
