@@ -4,6 +4,7 @@ mod distillation;
 mod golden;
 mod gradients;
 mod objectives;
+mod peft;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
