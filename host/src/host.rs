@@ -16,7 +16,7 @@ use reef_engine::{Engine, EngineConfig};
 use reef_intake::Redactor;
 use reef_release::ReleaseRepo;
 use reef_sandbox::{Compiler, Grants, Recipe, Sandbox};
-use reef_store::{ScenarioSettings, Store};
+use reef_store::{Environment, ScenarioSettings, Store};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
@@ -38,6 +38,7 @@ use crate::jobs::exchange_recipe::{Exchange, Uploads};
 use crate::jobs::guest_reads::GuestReads;
 use crate::jobs::keep_within::keep_within;
 use crate::jobs::learn_scenario::learn_scenario;
+use crate::jobs::named_policies::recorded;
 use crate::jobs::run_step::{Workshop, record_call};
 use crate::jobs::trainer_thread::TrainerThread;
 use crate::provider::Providers;
@@ -316,7 +317,10 @@ fn workshop(
         .check_config(&exchange.recipe_config)
         .map_err(|problem| StartError::Config(format!("recipes.config: {problem}")))?;
     let (training, verifiers) = (&config.training, &exchange.reads.verifiers);
-    let environment = environment(engine, config.engine.lora, training.share, &config.sandbox, verifiers);
+    let environment = Environment {
+        policies: recorded(&config.bindings),
+        ..environment(engine, config.engine.lora, training.share, &config.sandbox, verifiers)
+    };
     Ok(Some(Workshop {
         store: exchange.store.clone(),
         scenarios: Arc::clone(scenarios),
@@ -333,6 +337,7 @@ fn workshop(
         turn: Arc::new(Semaphore::new(1)),
         environment,
         bound,
+        bindings: config.bindings.clone(),
     }))
 }
 

@@ -53,6 +53,7 @@ fn samples(engine: &Engine) -> Arc<Vec<PoolSample>> {
                 logprobs: mask.iter().enumerate().map(|(at, m)| f32::from(*m) * -(1.0 + at as f32 / 3.0)).collect(),
                 mask,
                 turns: Vec::new(),
+                alternatives: reef_core::Alternatives::default(),
             },
             temperature: 1.0,
             release: ReleaseId::parse("0".repeat(40)).unwrap(),
@@ -74,6 +75,7 @@ async fn candidate(recipe: &Recipe, engine: &Engine, samples: &Arc<Vec<PoolSampl
         files: Arc::default(),
         share: 1.0,
         held_out: Arc::default(),
+        named: Arc::default(),
     };
     let training = StepTraining::new(
         TrainerThread::start().unwrap(),

@@ -140,7 +140,7 @@ async fn selections(recipe: &Recipe, samples: &Arc<Vec<PoolSample>>, runs: usize
 
 /// A selection that reads two columns of 64 samples of 512 tokens each; the tokens stay in the host.
 async fn columns(recipe: &Recipe, runs: usize) -> Result<Value, StartError> {
-    let mut samples = lab::pool(1, COLUMN_SAMPLES).as_ref().clone();
+    let mut samples = lab::pool(1, COLUMN_SAMPLES, 0).as_ref().clone();
     for pooled in &mut samples {
         let trajectory = &mut pooled.sample.trajectory;
         trajectory.tokens.resize(trajectory.prompt_length + COLUMN_TOKENS, 0);
@@ -208,7 +208,7 @@ async fn fairness(config: &Config, guests: &Guests) -> Result<Value, StartError>
 }
 
 async fn light_calls(recipe: &Recipe) -> Vec<f64> {
-    let samples = lab::pool(2, 16);
+    let samples = lab::pool(2, 16, 0);
     let tenants: Vec<_> = (0..LIGHT_TENANTS)
         .map(|tenant| {
             let (recipe, samples) = (recipe.clone(), Arc::clone(&samples));
@@ -237,7 +237,7 @@ async fn light_calls(recipe: &Recipe) -> Vec<f64> {
 fn spinning(tenant: &str) -> Call {
     let config = [("fault", json!("spin")), ("where", json!("select"))];
     let config = config.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
-    Call { config, ..call_of(tenant, &lab::pool(3, 4)) }
+    Call { config, ..call_of(tenant, &lab::pool(3, 4, 0)) }
 }
 
 async fn spin(recipe: Recipe, stop: Arc<AtomicBool>) {
@@ -267,7 +267,7 @@ async fn cycles(config: &Config, guests: &Guests) -> Result<Value, StartError> {
     let Some(recipe) = load(&sandbox(config.sandbox.clone())?, &guests.faults()).await? else {
         return Ok(json!({ "absent": guests.faults() }));
     };
-    let samples = lab::pool(4, 8);
+    let samples = lab::pool(4, 8, 0);
     let mut warm = 0;
     for cycle in 0..CYCLES_WARM + CYCLES {
         if cycle == CYCLES_WARM {

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
 use reef_core::{
-    Inference, RecordId, RecordStatus, ReleaseId, ReleaseSpan, Report, Sampling, ScenarioName, TenantId, TokenTrace,
+    Alternatives, Inference, RecordId, RecordStatus, ReleaseId, ReleaseSpan, Report, Sampling, ScenarioName, TenantId,
+    TokenTrace,
 };
 use reef_store::{RecordBody, Retention, ScenarioSettings, Store, StoreError, StoredRecord};
 use serde_json::{Map, Value, json};
@@ -109,7 +110,7 @@ impl Bench {
             traceparent: None,
             request: json!({ "messages": [{ "role": "user", "content": text }] }),
             response: json!({ "choices": [{ "message": { "content": "an answer" } }] }),
-            tokens: Some(TokenTrace { prompt, output, logprobs, spans, sampling }),
+            tokens: Some(TokenTrace { prompt, output, logprobs, spans, sampling, alternatives: Alternatives::NONE }),
         }
     }
 

@@ -66,6 +66,7 @@ fn training_samples(engine: &Engine) -> Result<Vec<Sample>, StartError> {
             mask: vec![1; TRAIN_RESPONSE],
             logprobs: vec![-1.0; TRAIN_RESPONSE],
             turns: Vec::new(),
+            alternatives: reef_core::Alternatives::default(),
         },
         temperature: 1.0,
         release: release.clone(),

@@ -189,7 +189,10 @@ impl<'a> Walk<'a> {
         let chain = chain.collect();
         let (engine, held_out) = engine_parts(wanted, &folder, &model, &recipe).await?;
         let lora = wanted.config.engine.lora;
-        let proposer = engine.clone().filter(|_| wanted.train).map(|engine| Proposer::new(engine, lora)).transpose()?;
+        let proposer = match engine.clone().filter(|_| wanted.train) {
+            Some(engine) => Some(Proposer::new(engine, lora, folder.policies(&wanted.config).await?)?),
+            None => None,
+        };
         let verifiers = verifiers::load(&sandbox, None, &wanted.config).await?;
         let reads = GuestReads { engine, store: folder.store.clone(), verifiers };
         let trained =

@@ -14,6 +14,7 @@ use tokio::time::timeout;
 
 use crate::config::Config;
 use crate::error::StartError;
+use crate::provider::config::EMBEDDED;
 use crate::provider::{ProviderError, Providers, Upstream};
 
 /// Requests that one call has in flight.
@@ -47,7 +48,8 @@ impl BoundModels {
     /// The bindings of the configuration.
     pub fn new(config: &Config, providers: &Providers) -> Result<Self, StartError> {
         let mut bound = BTreeMap::new();
-        for (name, section) in &config.bindings {
+        // What the embedded engine holds is for its trainer.
+        for (name, section) in config.bindings.iter().filter(|(_, section)| section.provider != EMBEDDED) {
             let upstream = providers.named(&section.provider).ok_or_else(|| {
                 StartError::Config(format!("bindings.{name}.provider '{}' is not configured", section.provider))
             })?;

@@ -1,5 +1,7 @@
 //! Where steps run: recorded with each, because another build or machine may round differently.
 
+use std::collections::BTreeMap;
+
 use reef_engine::{Engine, LoraConfig};
 use reef_sandbox::{SandboxConfig, Verifiers};
 use reef_store::Environment;
@@ -23,6 +25,7 @@ pub fn environment(
         share,
         lora: json!(lora),
         sandbox: json!(sandbox),
+        policies: BTreeMap::new(),
         verifiers: verifiers.iter().map(|(name, verifier)| (name.clone(), verifier.digest().to_owned())).collect(),
     }
 }

@@ -11,6 +11,7 @@ pub mod held_out;
 pub mod ingest_live;
 pub mod keep_within;
 pub mod learn_scenario;
+pub mod named_policies;
 pub mod recheck_head;
 pub mod replay_step;
 pub mod rerun;

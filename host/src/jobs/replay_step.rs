@@ -15,6 +15,7 @@ use serde::Serialize;
 use super::gate_candidate::{Gated, gate_candidate, gated};
 use super::guest_reads::GuestReads;
 use super::learn_scenario::{chosen, seed, state_of};
+use super::named_policies::{self, NamedPolicies, bindings};
 use super::rerun::{Folder, Proposer, engine, load, sandbox};
 use super::run_step::{CRITIC_STATE, HEAD_MOVED, HEAD_STAYS, guest_state};
 use super::transcript::{Playback, content_of};
@@ -232,7 +233,9 @@ impl Replay {
     async fn update(&mut self, folder: &Folder, wanted: &Wanted, engine: Engine) -> Result<(), StartError> {
         self.context.seed = self.step.seed;
         let samples = Arc::new(self.samples(folder, wanted, &self.step.batch).await?);
-        let proposer = self.proposer(engine)?;
+        let bindings = bindings(&self.transcript.environment.policies);
+        let named = named_policies::load(&bindings, |release| async move { folder.files(&release).await }).await?;
+        let proposer = self.proposer(engine, named)?;
         let files = folder.files(&self.step.parent).await?;
         let call = self.call(&samples, state_of(&self.inputs));
         let proposed = proposer.propose(&self.recipe, call, files).await;
@@ -256,7 +259,7 @@ impl Replay {
         Ok(())
     }
 
-    fn proposer(&mut self, engine: Engine) -> Result<Proposer, StartError> {
+    fn proposer(&mut self, engine: Engine, named: Arc<NamedPolicies>) -> Result<Proposer, StartError> {
         let environment = &self.transcript.environment;
         let lora = shape(environment);
         let here =
@@ -272,7 +275,7 @@ impl Replay {
                 self.notes.push(format!("{what} was {was} and is {is}: a difference may come from that"));
             }
         }
-        Proposer::new(engine, lora)
+        Proposer::new(engine, lora, named)
     }
 
     /// The recipe's verdict and the gate, both on what was heard in the step.

@@ -12,6 +12,7 @@ use reef_release::ReleaseRepo;
 use reef_sandbox::{Call, Compiler, Grants, Outcome, Proposal, Recipe, Sandbox, SandboxConfig};
 use reef_store::{Scenario, Store};
 
+use super::named_policies::{self, NamedPolicies};
 use super::run_step::CRITIC_STATE;
 use super::trainer_thread::{Abort, Files, Start, StepTraining, TrainerThread};
 use crate::config::Config;
@@ -47,6 +48,11 @@ impl Folder {
                 "tenant '{tenant}' has no scenario '{name}' in {shown}; check --scenario, --tenant and --data"
             ))
         })
+    }
+
+    /// The policies that the configuration's bindings name.
+    pub async fn policies(&self, config: &Config) -> Result<Arc<NamedPolicies>, StartError> {
+        named_policies::load(&config.bindings, |release| async move { self.files(&release).await }).await
     }
 
     /// Files of a release.
@@ -92,6 +98,7 @@ pub struct Proposer {
     engine: Engine,
     lora: LoraConfig,
     trainer: TrainerThread,
+    named: Arc<NamedPolicies>,
 }
 
 /// What a proposal left.
@@ -112,11 +119,11 @@ impl Proposed {
 }
 
 impl Proposer {
-    /// `lora`: shape of a fresh adapter.
-    pub fn new(engine: Engine, lora: LoraConfig) -> Result<Self, StartError> {
+    /// `lora`: shape of a fresh adapter; `named`: see `Folder::policies`.
+    pub fn new(engine: Engine, lora: LoraConfig, named: Arc<NamedPolicies>) -> Result<Self, StartError> {
         let trainer = TrainerThread::start()
             .map_err(|error| StartError::Other(format!("the trainer thread cannot start: {error}")))?;
-        Ok(Self { engine, lora, trainer })
+        Ok(Self { engine, lora, trainer, named })
     }
 
     /// Calls `propose-update` with a trainer on the files of a release; `call` comes without one, with the whole state.
@@ -135,6 +142,7 @@ impl Proposer {
             files: Arc::new(files),
             share: 1.0,
             held_out: Arc::default(),
+            named: Arc::clone(&self.named),
         };
         let checkpoints: Arc<Mutex<Vec<Files>>> = Arc::default();
         let samples = Arc::clone(&call.samples);

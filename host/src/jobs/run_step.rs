@@ -24,9 +24,11 @@ use super::bound_models::BoundModels;
 use super::exchange_recipe::Exchange;
 use super::gate_candidate::{CANDIDATE, Gated, SERVED, gate_candidate, gated};
 use super::held_out::{Binding, HeldOut, Measured, ScoreCache, StepModels};
+use super::named_policies;
 use super::trainer_thread::{Abort, Files, Start, StepTraining, TrainerThread};
 use super::transcript::{Recorder, Recording, content_of};
 use crate::clock::now_ms;
+use crate::provider::config::BindingSection;
 use crate::scenarios::{Scenario, ScenarioError, Scenarios, Served};
 use crate::telemetry;
 
@@ -69,6 +71,8 @@ pub struct Workshop {
     pub exchange: Exchange,
     /// Upstream models that recipes may call.
     pub bound: BoundModels,
+    /// The configured bindings.
+    pub bindings: BTreeMap<String, BindingSection>,
 }
 
 /// What one step works on.
@@ -192,12 +196,16 @@ impl Run<'_> {
             files.retain(|(path, _)| path != CRITIC_FILE);
             files.push((CRITIC_FILE.to_owned(), critic.clone()));
         }
+        let scenarios = &self.workshop.scenarios;
+        let read = |release| async move { scenarios.files(&release).await };
+        let named = named_policies::load(&self.workshop.bindings, read).await?;
         let start = Start {
             engine: self.workshop.engine.clone(),
             lora: self.workshop.lora,
             files: Arc::new(files),
             share: self.workshop.share,
             held_out: Arc::clone(&self.work.held_out.0),
+            named,
         };
         Ok(StepTraining::new(
             self.workshop.trainer.clone(),

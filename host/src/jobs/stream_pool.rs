@@ -202,8 +202,14 @@ mod tests {
     }
 
     fn sample(name: &str, record: &str, by: u32) -> Sample {
-        let trajectory =
-            Trajectory { tokens: vec![1, 2], prompt_length: 1, mask: vec![1], logprobs: vec![-0.5], turns: Vec::new() };
+        let trajectory = Trajectory {
+            tokens: vec![1, 2],
+            prompt_length: 1,
+            mask: vec![1],
+            logprobs: vec![-0.5],
+            turns: Vec::new(),
+            alternatives: reef_core::Alternatives::default(),
+        };
         Sample {
             report: id(name),
             records: vec![id(record)],

@@ -5,13 +5,14 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
-use reef_core::Sample;
+use reef_core::{Alternatives, Sample};
 use reef_engine::train::{TrainControl, Trainer};
 use reef_engine::{Engine, EngineError, LoraConfig};
 use reef_sandbox::{Cancel, Optimizer, Policy, PoolSample, Term, Training, TrainingError};
 
 use super::held_out::HeldOut;
-use super::training_terms;
+use super::named_policies::NamedPolicies;
+use super::training_terms::{self, Names};
 
 /// Files of a release or a checkpoint.
 pub type Files = Vec<(String, Vec<u8>)>;
@@ -102,6 +103,8 @@ pub struct Start {
     pub share: f64,
     /// Tasks whose prompts never meet the trainer.
     pub held_out: Arc<HeldOut>,
+    /// Policies that recipes name.
+    pub named: Arc<NamedPolicies>,
 }
 
 /// The `training` capability of one step.
@@ -129,6 +132,11 @@ impl StepTraining {
         Self { thread, start, samples, derived: Vec::new(), abort, opened: 0, checkpoints }
     }
 
+    /// What terms refer to.
+    fn names(&self) -> Names<'_> {
+        Names { policies: &self.start.named, samples: &self.samples, derived: &self.derived }
+    }
+
     fn on<T: Send + 'static>(
         &self,
         trainer: u32,
@@ -140,13 +148,8 @@ impl StepTraining {
         self.thread.call(move |trainers| {
             let trainer =
                 trainers.get_mut(&trainer).ok_or_else(|| TrainingError::Other(format!("trainer {trainer} is gone")))?;
-            let find = |item: &u32| {
-                let index = *item as usize;
-                let own = samples.get(index).map(|pooled| &pooled.sample);
-                own.or_else(|| derived.get(index.checked_sub(samples.len())?).map(AsRef::as_ref))
-                    .ok_or_else(|| TrainingError::Other(format!("sample {item} is gone")))
-            };
-            let batch = items.iter().map(find).collect::<Result<Vec<&Sample>, _>>()?;
+            let batch = items.iter().map(|item| training_terms::sample(&samples, &derived, *item));
+            let batch = batch.collect::<Result<Vec<&Sample>, _>>()?;
             work(trainer, &batch).map_err(refusal)
         })
     }
@@ -171,7 +174,10 @@ impl Training for StepTraining {
                 trainers.clear();
             }
             let files = (!start.files.is_empty()).then_some(start.files.as_slice());
-            let trainer = Trainer::open(&start.engine, &start.lora, files).map_err(refusal)?;
+            let mut trainer = Trainer::open(&start.engine, &start.lora, files).map_err(refusal)?;
+            for (_, files) in &start.named.releases {
+                trainer.add_policy(files).map_err(refusal)?;
+            }
             let control = trainer.control();
             control.set_share(start.share).map_err(refusal)?;
             abort.watch(control);
@@ -199,7 +205,7 @@ impl Training for StepTraining {
     }
 
     fn forward(&mut self, trainer: u32, which: Policy, items: &[u32]) -> Result<Vec<f32>, TrainingError> {
-        let which = training_terms::policy(which)?;
+        let which = training_terms::policy(which, &self.names())?;
         self.on(trainer, items, move |trainer, batch| trainer.forward(which, batch))
     }
 
@@ -210,7 +216,7 @@ impl Training for StepTraining {
         terms: Vec<Term>,
         optimizer: Optimizer,
     ) -> Result<BTreeMap<String, f64>, TrainingError> {
-        let (terms, optimizer) = (training_terms::terms(terms)?, training_terms::optimizer(optimizer));
+        let (terms, optimizer) = (training_terms::terms(terms, &self.names())?, training_terms::optimizer(optimizer));
         self.on(trainer, items, move |trainer, batch| trainer.train(batch, &terms, &optimizer))
     }
 
@@ -220,7 +226,7 @@ impl Training for StepTraining {
         items: &[u32],
         terms: Vec<Term>,
     ) -> Result<BTreeMap<String, f64>, TrainingError> {
-        let terms = training_terms::terms(terms)?;
+        let terms = training_terms::terms(terms, &self.names())?;
         self.on(trainer, items, move |trainer, batch| trainer.forward_backward(batch, &terms))
     }
 
@@ -288,6 +294,7 @@ fn derived(source: &Sample, prompt: Option<Vec<u32>>, response: Option<Vec<u32>>
         trajectory.mask = vec![1; response.len()];
         trajectory.logprobs = vec![0.0; response.len()];
         trajectory.turns.clear();
+        trajectory.alternatives = Alternatives::default();
     }
     trajectory.prompt_length = prompt.len();
     trajectory.tokens = joined;

@@ -55,12 +55,12 @@ struct Subject<'a> {
 pub async fn check(recipe: &Recipe, bytes: usize, config: &Map<String, Value>, limits: &SandboxConfig) -> Vec<Line> {
     let subject = Subject { recipe, config, limits };
     let mut lines = vec![size(bytes, limits), world(recipe), capabilities(recipe), configuration(recipe, config)];
-    let mut selections = Vec::new();
+    let (mut selections, top_k) = (Vec::new(), recipe.manifest().top_k);
     for (what, samples) in [
-        ("an empty pool", pool(1, 0)),
-        ("one sample", pool(2, 1)),
-        ("a pool of odd samples", pool(3, SAMPLES)),
-        ("a large pool", pool(4, SAMPLES * 8)),
+        ("an empty pool", pool(1, 0, top_k)),
+        ("one sample", pool(2, 1, top_k)),
+        ("a pool of odd samples", pool(3, SAMPLES, top_k)),
+        ("a large pool", pool(4, SAMPLES * 8, top_k)),
     ] {
         selections.push(subject.selecting(what, &samples).await);
     }
@@ -143,7 +143,8 @@ impl Subject<'_> {
     async fn decided(&self, function: &str) -> (Value, Option<Fault>) {
         // A batch is what a selection would choose; scores that are absent are for the selection to sort out.
         let scored = |pooled: &&PoolSample| function == "select-samples" || pooled.sample.score.is_some();
-        let samples: Arc<Vec<PoolSample>> = Arc::new(pool(5, SAMPLES).iter().filter(scored).cloned().collect());
+        let samples: Arc<Vec<PoolSample>> =
+            Arc::new(pool(5, SAMPLES, self.recipe.manifest().top_k).iter().filter(scored).cloned().collect());
         let call = call(1, 7, &samples, self.config);
         match function {
             "select-samples" => parts(self.recipe.select_samples(call).await, |value| json!(value)),
@@ -218,7 +219,7 @@ impl Subject<'_> {
     }
 
     async fn budgets(&self) -> Line {
-        let (samples, limits) = (pool(6, SAMPLES), self.own_limits());
+        let (samples, limits) = (pool(6, SAMPLES, self.recipe.manifest().top_k), self.own_limits());
         let ended = self.recipe.select_samples(call(1, 1, &samples, self.config)).await.report;
         let percent = |used: u64, allowed: u64| used.saturating_mul(100) / allowed.max(1);
         let (fuel, memory) =

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use reef_core::{Message, RecordId, ReleaseId, Sample, Trajectory, TurnSpan};
+use reef_core::{Alternatives, Message, RecordId, ReleaseId, Sample, Trajectory, TurnSpan};
 use reef_sandbox::{Exchange, PoolSample, RecordView, Records, RequestView};
 use serde_json::json;
 
@@ -21,15 +21,27 @@ const VOCABULARY: usize = 1_000;
 /// Exchanges that a recipe which follows live sessions is given.
 const EXCHANGES: usize = 8;
 
-/// `count` samples, oldest first.
-pub fn pool(seed: u64, count: usize) -> Arc<Vec<PoolSample>> {
-    Arc::new(stream(seed).take(count).collect())
+/// `count` samples, oldest first, with `top_k` alternatives of each token.
+pub fn pool(seed: u64, count: usize, top_k: u32) -> Arc<Vec<PoolSample>> {
+    Arc::new(stream(seed, top_k).take(count).collect())
 }
 
 /// Samples without end, oldest first. None when a generated name were not valid, which a test rules out.
-pub fn stream(seed: u64) -> impl Iterator<Item = PoolSample> {
+pub fn stream(seed: u64, top_k: u32) -> impl Iterator<Item = PoolSample> {
     let mut random = Random::new(seed);
-    (0..).map_while(move |index| sample(&mut random, index))
+    (0..).map_while(move |index| {
+        let mut pooled = sample(&mut random, index)?;
+        pooled.sample.trajectory.alternatives = alternatives(&pooled.sample.trajectory, top_k);
+        Some(pooled)
+    })
+}
+
+/// The token itself and the ids after it, each half a nat less likely than the one before.
+fn alternatives(trajectory: &Trajectory, k: u32) -> Alternatives {
+    let response = trajectory.tokens.iter().skip(trajectory.prompt_length);
+    let ids = response.clone().flat_map(|token| (0..k).map(move |other| (token + other) % VOCABULARY as u32)).collect();
+    let logprobs = response.flat_map(|_| (1..=k).map(|place| -0.5 * place as f32)).collect();
+    Alternatives { k, ids, logprobs }
 }
 
 fn between(random: &mut Random, (least, most): (usize, usize)) -> usize {
@@ -52,7 +64,7 @@ fn sample(random: &mut Random, index: usize) -> Option<PoolSample> {
         records: records.collect::<Option<Vec<_>>>()?,
         score,
         metadata: json!({ "task": format!("task-{}", random.below(10)) }).as_object().cloned().unwrap_or_default(),
-        trajectory: Trajectory { tokens, prompt_length, mask, logprobs, turns },
+        trajectory: Trajectory { tokens, prompt_length, mask, logprobs, turns, alternatives: Alternatives::NONE },
         temperature: 1.0,
         release: ReleaseId::parse(HEAD).ok()?,
         release_sequence: 0,
@@ -116,15 +128,16 @@ mod tests {
 
     #[test]
     fn one_seed_names_one_pool_with_odd_samples_in_it() {
-        let first = pool(1, 200);
-        assert_eq!(first, pool(1, 200));
-        assert_ne!(first, pool(2, 200));
+        let first = pool(1, 200, 3);
+        assert_eq!(first, pool(1, 200, 3));
+        assert_ne!(first, pool(2, 200, 3));
         assert_eq!((first.len(), exchanges().len()), (200, EXCHANGES));
         assert!(first.iter().any(|pooled| pooled.sample.score.is_none()));
         assert!(first.iter().any(|pooled| pooled.lag > 0));
         assert!(first.iter().any(|pooled| pooled.sample.trajectory.turns.len() == 2));
         for pooled in first.iter() {
             let trajectory = &pooled.sample.trajectory;
+            assert!(trajectory.alternatives.k == 3 && trajectory.alternatives.fit(trajectory.mask.len()));
             assert_eq!(trajectory.mask.len(), trajectory.logprobs.len());
             assert_eq!(trajectory.tokens.len(), trajectory.prompt_length + trajectory.mask.len());
         }

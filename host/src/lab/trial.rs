@@ -66,7 +66,7 @@ pub fn failure(steps: &[TrialStep]) -> Option<&'static str> {
 /// Runs the trial.
 pub async fn run(recipe: &Recipe, trial: &Trial) -> Vec<TrialStep> {
     let mut bench = Bench { recipe, trial, state: BTreeMap::new(), gone: BTreeSet::new() };
-    let mut arriving = stream(u64::from(trial.seed));
+    let mut arriving = stream(u64::from(trial.seed), recipe.manifest().top_k);
     let pool_max = WAITING_MAX.min(trial.pool_max as usize);
     let (mut waiting, mut taken, mut steps) = (Vec::<PoolSample>::new(), 0, Vec::new());
     for number in 1..=trial.steps {

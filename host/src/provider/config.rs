@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use reef_core::ReleaseId;
 use reef_dialects::Dialect;
 use serde::{Deserialize, Serialize};
 
@@ -53,9 +54,9 @@ pub struct ProviderSection {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BindingSection {
-    /// Its provider's name in this configuration.
+    /// Its provider's name in this configuration, or `embedded`.
     pub provider: String,
-    /// One of the provider's models, by the name that clients use.
+    /// One of the provider's models, by the name that clients use. Of `embedded`: `base`, or the id of a release.
     pub model: String,
 }
 
@@ -84,12 +85,21 @@ pub fn check(
     providers: &BTreeMap<String, ProviderSection>,
     bindings: &BTreeMap<String, BindingSection>,
 ) -> Result<(), String> {
+    if providers.contains_key(EMBEDDED) {
+        return Err(format!("providers.{EMBEDDED} is the name of the server's own engine; choose another"));
+    }
     for (name, section) in providers {
         section.check().map_err(|problem| format!("providers.{name}.{problem}"))?;
     }
     for (name, binding) in bindings {
         if OWN_BINDINGS.contains(&name.as_str()) {
             return Err(format!("bindings.{name} is the name of the server's own model; choose another"));
+        }
+        if binding.provider == EMBEDDED {
+            let release = binding.model == "base" || ReleaseId::parse(&binding.model).is_ok();
+            let told = || format!("bindings.{name}.model is '{}'; use base or the id of a release", binding.model);
+            release.then_some(()).ok_or_else(told)?;
+            continue;
         }
         let provider = providers.get(&binding.provider);
         if !provider.is_some_and(|provider| provider.models.contains_key(&binding.model)) {
@@ -99,6 +109,9 @@ pub fn check(
     }
     Ok(())
 }
+
+/// The provider of bindings to the server's own engine: what its trainer compares with.
+pub const EMBEDDED: &str = "embedded";
 
 /// Names under which a step calls the server's own weights.
 const OWN_BINDINGS: [&str; 3] = ["candidate", "served", "base"];
@@ -163,9 +176,18 @@ mod tests {
             let told = changed(key, value);
             assert!(told.contains(key) || told.contains("soap"), "{told}");
         }
-        for (name, binding) in
-            [("base", json!({ "provider": "p", "model": "m" })), ("judge", json!({ "provider": "p", "model": "x" }))]
-        {
+        for model in ["base".to_owned(), "a".repeat(40)] {
+            let own = json!({ "teacher": { "provider": "embedded", "model": model } });
+            assert_eq!(checked(plain.clone(), own), Ok(()));
+        }
+        assert!(
+            checked(json!({ "embedded": plain["p"] }), json!({})).expect_err("taken").contains("providers.embedded")
+        );
+        for (name, binding) in [
+            ("base", json!({ "provider": "p", "model": "m" })),
+            ("judge", json!({ "provider": "p", "model": "x" })),
+            ("teacher", json!({ "provider": "embedded", "model": "newest" })),
+        ] {
             let told = checked(plain.clone(), json!({ name: binding })).expect_err(name);
             assert!(told.contains(&format!("bindings.{name}")), "{told}");
         }

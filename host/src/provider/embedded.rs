@@ -27,6 +27,8 @@ pub struct Terms {
     pub tenant: String,
     /// The weights, kept to the end of the answer.
     pub weights: Weights,
+    /// Alternatives of each token that are kept with the record.
+    pub recorded: u32,
     /// Names the calls of the answer, and seeds the sampling where the client gives no seed.
     pub receipt: RecordId,
 }
@@ -61,7 +63,7 @@ pub async fn ask(engine: &Engine, ask: &Arc<Ask>, terms: Terms) -> Result<Embedd
         let sampling = Sampling { seed: sampling.seed.wrapping_add(u64::from(number)), ..sampling };
         let request = Request {
             stop: ask.stop.clone(),
-            top_logprobs: ask.logprobs.unwrap_or(0),
+            top_logprobs: ask.logprobs.unwrap_or(0).max(terms.recorded),
             adjustments: adjustments(ask),
             guide: guide.as_ref().map(Guide::duplicate),
             ..Request::new(&terms.tenant, prompt.clone(), terms.weights.clone(), sampling, tokens_max)
@@ -70,7 +72,8 @@ pub async fn ask(engine: &Engine, ask: &Arc<Ask>, terms: Terms) -> Result<Embedd
     }
     let (sender, heard) = mpsc::channel(HEARD_MAX);
     let speakers =
-        Speakers::new(engine, (ask, terms.dialect), (prompt.clone(), digest.get(..12).unwrap_or_default()), choices);
+        Speakers::new(engine, (ask, terms.dialect), (prompt.clone(), digest.get(..12).unwrap_or_default()), choices)
+            .recording(terms.recorded);
     tokio::spawn(speakers.run(sender).in_current_span());
     Ok(EmbeddedAnswer { prompt, sampling, answering: Answering { heard } })
 }

@@ -21,8 +21,8 @@ pub use gate::{
 pub use hex::{hex, unhex};
 pub use name::{ContentId, InvalidName, RecordId, ReleaseId, ScenarioName, Tag, TenantId, sha256_hex};
 pub use record::{
-    CALL_REASON_TAG, CALL_TAG, Inference, LIVE_REPORT_PREFIX, RecordStatus, ReleaseSpan, Report, ReportError, Sampling,
-    TokenTrace,
+    Alternatives, CALL_REASON_TAG, CALL_TAG, Inference, LIVE_REPORT_PREFIX, RecordStatus, ReleaseSpan, Report,
+    ReportError, Sampling, TokenTrace,
 };
 pub use release::{
     DecidedBy, Release, ReleaseDecision, ReleaseEvaluation, ReleaseManifest, ReleaseOrigin, ReleaseVerdict, Surface,

@@ -56,6 +56,58 @@ pub struct TokenTrace {
     pub spans: Vec<ReleaseSpan>,
     /// The parameters they were sampled with.
     pub sampling: Sampling,
+    /// What else was likely at each output token.
+    #[serde(default, skip_serializing_if = "Alternatives::is_none")]
+    pub alternatives: Alternatives,
+}
+
+/// The most likely tokens at each place, as the sampler recorded them.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Alternatives {
+    /// K, the same at every place; 0 = none recorded.
+    pub k: u32,
+    /// K ids a place, most likely first.
+    pub ids: Vec<u32>,
+    /// Their natural-log probabilities at the sampling temperature.
+    pub logprobs: Vec<f32>,
+}
+
+impl Alternatives {
+    /// None were recorded.
+    pub const NONE: Self = Self { k: 0, ids: Vec::new(), logprobs: Vec::new() };
+
+    /// None were recorded.
+    pub fn is_none(&self) -> bool {
+        self.k == 0
+    }
+
+    /// Do ids and log-probs fit that many places?
+    pub fn fit(&self, places: usize) -> bool {
+        let numbers = places.checked_mul(self.k as usize);
+        numbers == Some(self.ids.len()) && numbers == Some(self.logprobs.len())
+    }
+
+    /// Adds places to the end: those of `more`, the first K of each, or places that mean nothing.
+    pub(crate) fn extend(&mut self, places: usize, more: Option<&Self>) {
+        let k = self.k as usize;
+        match more.filter(|more| more.k >= self.k && more.fit(places)) {
+            Some(more) if k > 0 => {
+                let each = more.k as usize;
+                self.ids.extend(more.ids.chunks(each).flat_map(|ids| ids.iter().take(k)));
+                self.logprobs.extend(more.logprobs.chunks(each).flat_map(|logprobs| logprobs.iter().take(k)));
+            }
+            _ => {
+                self.ids.extend(std::iter::repeat_n(0, places * k));
+                self.logprobs.extend(std::iter::repeat_n(0.0, places * k));
+            }
+        }
+    }
+
+    /// Keeps the first places.
+    pub(crate) fn truncate(&mut self, places: usize) {
+        self.ids.truncate(places * self.k as usize);
+        self.logprobs.truncate(places * self.k as usize);
+    }
 }
 
 /// One answered (or attempted) model request.

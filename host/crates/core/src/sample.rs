@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::{RecordId, ReleaseId, TokenTrace};
+use crate::{Alternatives, RecordId, ReleaseId, TokenTrace};
 
 /// A resolved unit of learning.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -44,6 +44,9 @@ pub struct Trajectory {
     /// Where each turn lies in the response, in the order of the records; empty where that is not known.
     #[serde(default)]
     pub turns: Vec<TurnSpan>,
+    /// What else was likely at each token of the response; those of observations mean nothing.
+    #[serde(default, skip_serializing_if = "Alternatives::is_none")]
+    pub alternatives: Alternatives,
 }
 
 /// Sampled tokens of one turn, as a part of the response.
@@ -64,11 +67,18 @@ pub struct Turn<'a> {
     pub output: &'a [u32],
     /// Log-prob of each sampled id.
     pub logprobs: &'a [f32],
+    /// Its alternatives, if they were recorded.
+    pub alternatives: &'a Alternatives,
 }
 
 impl<'a> From<&'a TokenTrace> for Turn<'a> {
     fn from(trace: &'a TokenTrace) -> Self {
-        Self { prompt: &trace.prompt, output: &trace.output, logprobs: &trace.logprobs }
+        Self {
+            prompt: &trace.prompt,
+            output: &trace.output,
+            logprobs: &trace.logprobs,
+            alternatives: &trace.alternatives,
+        }
     }
 }
 
@@ -95,8 +105,14 @@ pub enum AssemblyError {
 pub fn assemble(turns: &[Turn<'_>], realign_threshold: usize) -> Result<Trajectory, AssemblyError> {
     let first = turns.first().ok_or(AssemblyError::Empty)?;
     let prompt_length = first.prompt.len();
-    let mut merged =
-        Trajectory { tokens: first.prompt.to_vec(), prompt_length, mask: vec![], logprobs: vec![], turns: vec![] };
+    let mut merged = Trajectory {
+        tokens: first.prompt.to_vec(),
+        prompt_length,
+        mask: vec![],
+        logprobs: vec![],
+        turns: vec![],
+        alternatives: Alternatives { k: common_alternatives(turns), ..Alternatives::NONE },
+    };
     let mut last_response_start = prompt_length;
     for (index, turn) in turns.iter().enumerate() {
         if turn.output.is_empty() || turn.output.len() != turn.logprobs.len() {
@@ -112,6 +128,7 @@ pub fn assemble(turns: &[Turn<'_>], realign_threshold: usize) -> Result<Trajecto
             merged.tokens.truncate(shared);
             merged.mask.truncate(shared - prompt_length);
             merged.logprobs.truncate(shared - prompt_length);
+            merged.alternatives.truncate(shared - prompt_length);
             for kept in last_response_start - prompt_length..merged.mask.len() {
                 if let (Some(mask), Some(logprob)) = (merged.mask.get_mut(kept), merged.logprobs.get_mut(kept)) {
                     *mask = 0;
@@ -123,10 +140,10 @@ pub fn assemble(turns: &[Turn<'_>], realign_threshold: usize) -> Result<Trajecto
             }
         }
         let delta = turn.prompt.get(shared..).unwrap_or_default();
-        append(&mut merged, delta, 0, None);
+        append(&mut merged, delta, None);
         last_response_start = merged.tokens.len();
         merged.turns.push(span(merged.mask.len(), turn.output.len()));
-        append(&mut merged, turn.output, 1, Some(turn.logprobs));
+        append(&mut merged, turn.output, Some(turn));
     }
     Ok(merged)
 }
@@ -136,13 +153,21 @@ fn span(start: usize, length: usize) -> TurnSpan {
     TurnSpan { start: tokens(start), length: tokens(length) }
 }
 
-fn append(merged: &mut Trajectory, tokens: &[u32], mask: u8, logprobs: Option<&[f32]>) {
+/// Adds what a turn sampled, or observations.
+fn append(merged: &mut Trajectory, tokens: &[u32], turn: Option<&Turn<'_>>) {
     merged.tokens.extend_from_slice(tokens);
-    merged.mask.extend(std::iter::repeat_n(mask, tokens.len()));
-    match logprobs {
-        Some(values) => merged.logprobs.extend_from_slice(values),
+    merged.mask.extend(std::iter::repeat_n(u8::from(turn.is_some()), tokens.len()));
+    match turn {
+        Some(turn) => merged.logprobs.extend_from_slice(turn.logprobs),
         None => merged.logprobs.extend(std::iter::repeat_n(0.0, tokens.len())),
     }
+    merged.alternatives.extend(tokens.len(), turn.map(|turn| turn.alternatives));
+}
+
+/// As many alternatives as every turn has.
+fn common_alternatives(turns: &[Turn<'_>]) -> u32 {
+    let recorded = |turn: &Turn<'_>| if turn.alternatives.fit(turn.output.len()) { turn.alternatives.k } else { 0 };
+    turns.iter().map(recorded).min().unwrap_or(0)
 }
 
 /// Releases between sampling and now. `None`: sampled by a later release than the head.
@@ -155,8 +180,9 @@ mod tests {
     use super::*;
 
     fn two(second_prompt: &[u32]) -> Result<Trajectory, AssemblyError> {
-        let first = Turn { prompt: &[1, 2, 3], output: &[4, 5], logprobs: &[-0.1, -0.2] };
-        let second = Turn { prompt: second_prompt, output: &[7], logprobs: &[-0.3] };
+        let first =
+            Turn { prompt: &[1, 2, 3], output: &[4, 5], logprobs: &[-0.1, -0.2], alternatives: &Alternatives::NONE };
+        let second = Turn { prompt: second_prompt, output: &[7], logprobs: &[-0.3], alternatives: &Alternatives::NONE };
         assemble(&[first, second], 1024)
     }
 
@@ -184,8 +210,28 @@ mod tests {
     }
 
     #[test]
+    fn alternatives_follow_the_tokens_and_are_as_many_as_every_turn_has() {
+        let alternatives = |k: u32, places: u32| {
+            let logprobs = (0..k * places).map(|number| -(number as f32)).collect();
+            Alternatives { k, ids: (10..10 + k * places).collect(), logprobs }
+        };
+        let (of_first, of_second) = (alternatives(3, 2), alternatives(2, 1));
+        let first = Turn { prompt: &[1, 2, 3], output: &[4, 5], logprobs: &[-0.1, -0.2], alternatives: &of_first };
+        let second = |prompt| Turn { prompt, output: &[7], logprobs: &[-0.3], alternatives: &of_second };
+        let merged = assemble(&[first, second(&[1, 2, 3, 4, 5, 6])], 1024).expect("merged").alternatives;
+        assert_eq!((merged.k, merged.ids), (2, vec![10, 11, 13, 14, 0, 0, 10, 11]));
+        assert_eq!(merged.logprobs, [-0.0, -1.0, -3.0, -4.0, 0.0, 0.0, -0.0, -1.0]);
+        // A place that was replaced takes its alternatives with it.
+        let merged = assemble(&[first, second(&[1, 2, 3, 4, 9, 6])], 1024).expect("realigned").alternatives;
+        assert_eq!(merged.ids, [10, 11, 0, 0, 0, 0, 10, 11]);
+        // A turn without them leaves none.
+        let bare = Turn { alternatives: &Alternatives::NONE, ..second(&[1, 2, 3, 4, 5, 6]) };
+        assert_eq!(assemble(&[first, bare], 1024).expect("merged").alternatives, Alternatives::NONE);
+    }
+
+    #[test]
     fn a_turn_without_tokens_is_named() {
-        let empty = Turn { prompt: &[1], output: &[], logprobs: &[] };
+        let empty = Turn { prompt: &[1], output: &[], logprobs: &[], alternatives: &Alternatives::NONE };
         assert_eq!(assemble(&[empty], 0), Err(AssemblyError::NoTokens(0)));
         assert_eq!(assemble(&[], 0), Err(AssemblyError::Empty));
     }

@@ -107,6 +107,8 @@ pub struct TokenInfo {
     pub logprob: f32,
     /// Alternatives, best first: text, bytes, log-prob.
     pub top: Vec<(String, Vec<u8>, f32)>,
+    /// Ids and log-probs of the alternatives that are kept with the record, best first; no dialect shows them.
+    pub recorded: Vec<(u32, f32)>,
 }
 
 /// Why a choice ended.

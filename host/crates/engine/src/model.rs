@@ -191,6 +191,12 @@ impl Model {
         }
     }
 
+    /// The same with another embedding, which is the head too.
+    #[cfg(test)]
+    pub(crate) fn with_embedding(self, embedding: Frozen) -> Self {
+        Self { embedding, ..self }
+    }
+
     /// The shape.
     pub fn config(&self) -> &ModelConfig {
         &self.config

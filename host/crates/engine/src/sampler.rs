@@ -13,8 +13,8 @@ use reef_cpu::exp_of;
 use crate::error::EngineError;
 use crate::guide::Guide;
 
-/// Alternatives a request may ask for, per token.
-pub(crate) const TOP_MAX: u32 = 20;
+/// Alternatives a request may ask for, per token: as many as a recipe may have recorded.
+pub(crate) const TOP_MAX: u32 = 64;
 /// Temperatures below it are greedy: they pick the best token anyway, and dividing by much smaller ones overflows.
 const GREEDY_BELOW: f32 = 1e-4;
 /// Candidates that are sorted first when only top-p limits; nearly always they hold the nucleus.
@@ -100,7 +100,7 @@ impl Weights {
 }
 
 impl Sampler {
-    /// `top`: alternatives per token, at most 20.
+    /// `top`: alternatives per token, at most 64.
     pub fn new(sampling: Sampling, top: u32, adjustments: Adjustments, guide: Option<Guide>) -> Self {
         Self {
             top: top.min(TOP_MAX) as usize,

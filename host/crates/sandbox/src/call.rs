@@ -393,6 +393,7 @@ pub(crate) mod testing {
             logprobs: mask.iter().map(|m| if *m == 1 { -0.5 } else { 0.0 }).collect(),
             mask,
             turns: Vec::new(),
+            alternatives: reef_core::Alternatives::default(),
         };
         let sample = Sample {
             report: RecordId::parse(format!("report-{index}")).expect("id"),

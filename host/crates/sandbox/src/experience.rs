@@ -4,7 +4,7 @@
 
 use std::borrow::Cow;
 
-use reef_core::{AssemblyError, Message, RecordId};
+use reef_core::{Alternatives, AssemblyError, Message, RecordId};
 
 use crate::call::PoolSample;
 use crate::call_state::{CallState, denied_becomes};
@@ -65,6 +65,12 @@ impl Bytes for AssemblyError {
     }
 }
 
+impl Bytes for Alternatives {
+    fn bytes(&self) -> u64 {
+        (self.k, &self.ids, &self.logprobs).bytes()
+    }
+}
+
 impl Bytes for TurnView {
     fn bytes(&self) -> u64 {
         (&self.id, &self.release, (self.start, self.length)).bytes()
@@ -77,6 +83,8 @@ pub(crate) struct Parts<'a> {
     pub(crate) response: &'a [u32],
     pub(crate) mask: Cow<'a, [u8]>,
     pub(crate) logprobs: Cow<'a, [f32]>,
+    /// What else the sampler recorded; none for a derived response.
+    pub(crate) alternatives: Option<&'a Alternatives>,
 }
 
 /// Which record of a sample.
@@ -98,6 +106,7 @@ impl CallState {
             response,
             mask: Cow::Borrowed(&trajectory.mask),
             logprobs: Cow::Borrowed(&trajectory.logprobs),
+            alternatives: Some(&trajectory.alternatives).filter(|alternatives| !alternatives.is_none()),
         };
         if let Some(prompt) = derived.and_then(|derived| derived.prompt.as_deref()) {
             parts.prompt = prompt;
@@ -106,6 +115,7 @@ impl CallState {
             parts.response = response;
             parts.mask = Cow::Owned(vec![1; response.len()]);
             parts.logprobs = Cow::Owned(vec![0.0; response.len()]);
+            parts.alternatives = None;
         }
         Some(parts)
     }
@@ -207,10 +217,10 @@ impl CallState {
         self.token_cell(item, |parts| parts.logprobs.into_owned())
     }
 
-    /// Records hold no alternatives, so that there are none to give.
-    pub(crate) fn top_k(&mut self, item: u32) -> Result<(), ExperienceError> {
-        self.cell(item, |_| ())?;
-        Err(ExperienceError::Absent(format!("the records of sample {item} hold no alternatives of their tokens")))
+    pub(crate) fn top_k(&mut self, item: u32) -> Result<Alternatives, ExperienceError> {
+        self.token_cell(item, |parts| parts.alternatives.cloned())?.ok_or_else(|| {
+            ExperienceError::Absent(format!("the records of sample {item} hold no alternatives of their tokens"))
+        })
     }
 
     pub(crate) fn turns(&mut self, item: u32) -> Result<Vec<TurnView>, ExperienceError> {

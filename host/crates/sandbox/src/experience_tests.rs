@@ -54,6 +54,13 @@ fn derived_samples_have_tokens_and_no_records() {
     assert_eq!(state.response_lengths(&[7, 8, 1]).expect("lengths"), [3, 2, 2]);
     assert_eq!((state.tokens(7), state.mask(7)), (Ok(vec![8, 9, 9]), Ok(vec![1, 1, 1])));
     assert_eq!((state.logprobs(7), state.logprobs(8)), (Ok(vec![0.0; 3]), Ok(vec![-0.5, 0.0])));
+    // A new prompt keeps what was recorded of the response, a new response has nothing recorded.
+    let alternatives = Alternatives { k: 1, ids: vec![8, 9], logprobs: vec![-0.5, -1.0] };
+    let mut samples = (*state.samples).clone();
+    samples[1].sample.trajectory.alternatives = alternatives.clone();
+    state.samples = Arc::new(samples);
+    assert_eq!((state.top_k(1), state.top_k(8)), (Ok(alternatives.clone()), Ok(alternatives)));
+    assert!(matches!(state.top_k(7), Err(ExperienceError::Absent(_))));
     assert!(matches!(state.scores(&[7]), Err(ExperienceError::Absent(_))));
     assert!(matches!(state.turns(7), Err(ExperienceError::Absent(_))));
     assert_eq!(state.scores(&[9]), Err(ExperienceError::UnknownSample(9)));

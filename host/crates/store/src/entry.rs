@@ -1,7 +1,9 @@
 //! One record, inference or report, ready to be written: checked, compressed and cut into columns by its caller, so that
 //! the writer only binds values. `append.rs` writes entries; `records.rs` reads them back.
 
-use reef_core::{Inference, RecordId, RecordStatus, ReleaseSpan, Report, Sampling, TokenTrace, sha256_hex};
+use reef_core::{
+    Alternatives, Inference, RecordId, RecordStatus, ReleaseSpan, Report, Sampling, TokenTrace, sha256_hex,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::codec;
@@ -24,6 +26,8 @@ const METADATA_BYTES_MAX: usize = 256 << 10;
 const INDEXED_BYTES_MAX: usize = 200;
 /// Before the digest that stands for a text in an index.
 const DIGEST_PREFIX: &str = "sha256:";
+/// Alternatives of one token, as a recipe may ask for.
+const ALTERNATIVES_MAX: u32 = 64;
 /// Characters of a kind of side call that are kept.
 const CALL_CHARS_MAX: usize = 64;
 
@@ -36,6 +40,8 @@ pub(crate) const COLUMNS: &str = "records (tenant, scenario, sequence, id, kind,
 pub(crate) struct Trace {
     pub(crate) spans: Vec<ReleaseSpan>,
     pub(crate) sampling: Sampling,
+    #[serde(default, skip_serializing_if = "Alternatives::is_none")]
+    pub(crate) alternatives: Alternatives,
 }
 
 /// The record itself: compared when its id exists already.
@@ -68,7 +74,11 @@ struct Tokens {
 impl Tokens {
     fn of(trace: &TokenTrace) -> Result<Self, Fault> {
         Ok(Self {
-            trace: codec::to_text(&Trace { spans: trace.spans.clone(), sampling: trace.sampling })?,
+            trace: codec::to_text(&Trace {
+                spans: trace.spans.clone(),
+                sampling: trace.sampling,
+                alternatives: trace.alternatives.clone(),
+            })?,
             logprobs: codec::floats_to_bytes(&trace.logprobs),
             output: codec::ids_to_bytes(&trace.output),
             prompt: codec::ids_to_bytes(&trace.prompt),
@@ -282,6 +292,14 @@ fn check_inference(record: &Inference) -> Result<(), Fault> {
     let (sampled, logprobs) = (tokens.output.len(), tokens.logprobs.len());
     if sampled != logprobs {
         return Err(invalid(format!("record {id}: {sampled} tokens, {logprobs} log-probs")));
+    }
+    let alternatives = &tokens.alternatives;
+    if alternatives.k > ALTERNATIVES_MAX || !alternatives.fit(sampled) {
+        let refusal = format!("record {id}: its alternatives are not one to {ALTERNATIVES_MAX} for each token");
+        return Err(invalid(refusal));
+    }
+    if !alternatives.logprobs.iter().all(|logprob| logprob.is_finite()) {
+        return Err(invalid(format!("record {id}: the log-prob of an alternative is not finite")));
     }
     if tokens.prompt.len().saturating_add(sampled) > TOKENS_MAX {
         return Err(invalid(format!("record {id}: more than {TOKENS_MAX} tokens")));

@@ -86,6 +86,9 @@ pub struct Environment {
     pub sandbox: Value,
     /// SHA-256 of the verifiers' components, by name.
     pub verifiers: BTreeMap<String, String>,
+    /// What the trainer compared with, by the name of its binding: `base`, or the id of a release.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub policies: BTreeMap<String, String>,
 }
 
 /// What a step heard and left behind.

@@ -65,13 +65,14 @@ pub(crate) type TokenColumns = (Option<String>, Option<Vec<u8>>, Option<Vec<u8>>
 /// Reads token columns; all are there, or none.
 pub(crate) fn read_tokens(columns: TokenColumns) -> Result<Option<TokenTrace>, Fault> {
     let (Some(trace), Some(logprobs), Some(output), Some(prompt)) = columns else { return Ok(None) };
-    let Trace { spans, sampling } = codec::from_text(&trace, "token trace")?;
+    let Trace { spans, sampling, alternatives } = codec::from_text(&trace, "token trace")?;
     Ok(Some(TokenTrace {
         prompt: codec::ids_from_bytes(&prompt)?,
         output: codec::ids_from_bytes(&output)?,
         logprobs: codec::floats_from_bytes(&logprobs)?,
         spans,
         sampling,
+        alternatives,
     }))
 }
 

@@ -2,7 +2,7 @@
 //! the log, read page by page; an import takes such lines back in atomic batches. Samples, steps and releases stay: a
 //! report becomes a pending sample where it arrives.
 
-use reef_core::{Inference, ReleaseSpan, Sampling, ScenarioName, TenantId, TokenTrace};
+use reef_core::{Alternatives, Inference, ReleaseSpan, Sampling, ScenarioName, TenantId, TokenTrace};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
@@ -48,6 +48,8 @@ struct Tokens {
     logprobs: Vec<Number>,
     spans: Vec<ReleaseSpan>,
     sampling: Sampling,
+    #[serde(default, skip_serializing_if = "Alternatives::is_none")]
+    alternatives: Alternatives,
 }
 
 const TOKENS: &str = "tokens";
@@ -108,6 +110,7 @@ impl Tokens {
             logprobs: trace.logprobs.iter().map(|value| Number::of(f64::from(*value))).collect(),
             spans: trace.spans.clone(),
             sampling: trace.sampling,
+            alternatives: trace.alternatives.clone(),
         }
     }
 
@@ -119,6 +122,7 @@ impl Tokens {
             logprobs: self.logprobs.into_iter().map(|value| value.get() as f32).collect(),
             spans: self.spans,
             sampling: self.sampling,
+            alternatives: self.alternatives,
         }
     }
 }

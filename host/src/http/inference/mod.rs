@@ -192,6 +192,7 @@ fn terms(exchange: &Exchange) -> Terms {
         dialect: exchange.dialect,
         tenant: exchange.caller.tenant().to_string(),
         weights: exchange.served.weights.clone(),
+        recorded: exchange.scenario.recipe().map_or(0, |now| now.recipe.manifest().top_k),
         receipt: exchange.receipt.clone(),
     }
 }

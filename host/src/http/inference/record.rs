@@ -2,8 +2,8 @@
 //! Tokens are kept where the embedded engine gave one answer; of several choices (`n` over 1) only the texts are kept,
 //! since a trace is one sequence. A record that did not end well says so in `complete` and, if it failed, in `error`.
 
-use reef_core::{Inference, RecordStatus, ReleaseSpan, TokenTrace};
-use reef_dialects::{Choice, Reply};
+use reef_core::{Alternatives, Inference, RecordStatus, ReleaseSpan, TokenTrace};
+use reef_dialects::{Choice, Reply, TokenInfo};
 use serde_json::{Value, json};
 
 use super::exchange::{Exchange, Origin};
@@ -56,5 +56,17 @@ fn trace(exchange: &Exchange, reply: &Reply) -> Option<TokenTrace> {
         logprobs: tokens.iter().map(|token| token.logprob).collect(),
         spans: vec![ReleaseSpan { start: 0, release: release.release_id.clone(), sequence: release.manifest.sequence }],
         sampling: *sampling,
+        alternatives: alternatives(tokens),
     })
+}
+
+/// What was recorded of every token; none where a token has fewer, or a log-prob that is not finite.
+fn alternatives(tokens: &[TokenInfo]) -> Alternatives {
+    let k = tokens.iter().map(|token| token.recorded.len()).min().unwrap_or(0);
+    let kept = tokens.iter().flat_map(|token| token.recorded.iter().take(k));
+    let (ids, logprobs): (Vec<u32>, Vec<f32>) = kept.copied().unzip();
+    match u32::try_from(k) {
+        Ok(k) if logprobs.iter().all(|logprob| logprob.is_finite()) => Alternatives { k, ids, logprobs },
+        _ => Alternatives::NONE,
+    }
 }

@@ -46,10 +46,17 @@ impl Speakers {
                 call_prefix: if number == 0 { format!("call_{id}") } else { format!("call_{id}_{number}") },
                 parser: parses.then(|| engine.answer_parser(tools)),
                 single_call: ask.parallel_calls == Some(false),
+                shown: ask.logprobs.unwrap_or(0) as usize,
                 ..Speaker::default()
             });
         }
         Self { engine: engine.clone(), ask: Arc::clone(ask), dialect, prompt, streams, speakers }
+    }
+
+    /// With that many alternatives of each token for the record.
+    pub fn recording(mut self, alternatives: u32) -> Self {
+        self.speakers.iter_mut().for_each(|speaker| speaker.recorded = alternatives as usize);
+        self
     }
 
     /// Runs to the end of all choices, or until nobody listens any more.
@@ -119,6 +126,9 @@ struct Speaker {
     parser: Option<AnswerParser>,
     /// The answer ends where a second call begins.
     single_call: bool,
+    /// Alternatives of each token for the client, and for the record.
+    shown: usize,
+    recorded: usize,
     called: bool,
     /// Something other than reasoning was said.
     said: bool,
@@ -137,7 +147,7 @@ impl Speaker {
             self.reasoning = self.tokens;
         }
         self.said |= pieces.iter().any(|piece| !matches!(piece, Piece::Reasoning(_)));
-        let tokens = vec![info(engine, &token)];
+        let tokens = vec![self.info(engine, &token)];
         let mut events = vec![Event::Delta { choice: self.number, pieces, tokens }];
         if cut {
             events.push(self.finished(Stop::Calls));
@@ -172,6 +182,20 @@ impl Speaker {
         Event::Finished { choice: self.number, stop }
     }
 
+    fn info(&self, engine: &Engine, token: &Token) -> TokenInfo {
+        let spelled = |id: u32| {
+            let bytes = engine.token_bytes(id);
+            (String::from_utf8_lossy(&bytes).into_owned(), bytes)
+        };
+        let (text, bytes) = spelled(token.id);
+        let top = token.top.iter().take(self.shown).map(|(id, logprob)| {
+            let (text, bytes) = spelled(*id);
+            (text, bytes, *logprob)
+        });
+        let recorded = token.top.iter().take(self.recorded).copied().collect();
+        TokenInfo { id: Some(token.id), text, bytes, logprob: token.logprob, top: top.collect(), recorded }
+    }
+
     /// What text becomes, and whether a second call that is not wanted begins in it.
     fn say(&mut self, text: &str) -> (Vec<Piece>, bool) {
         match &mut self.parser {
@@ -200,19 +224,6 @@ impl Speaker {
         }
         (pieces, false)
     }
-}
-
-fn info(engine: &Engine, token: &Token) -> TokenInfo {
-    let spelled = |id: u32| {
-        let bytes = engine.token_bytes(id);
-        (String::from_utf8_lossy(&bytes).into_owned(), bytes)
-    };
-    let (text, bytes) = spelled(token.id);
-    let top = token.top.iter().map(|(id, logprob)| {
-        let (text, bytes) = spelled(*id);
-        (text, bytes, *logprob)
-    });
-    TokenInfo { id: Some(token.id), text, bytes, logprob: token.logprob, top: top.collect() }
 }
 
 #[cfg(test)]

@@ -41,7 +41,7 @@ fn token(item: &Value) -> Option<TokenInfo> {
         None => Vec::new(),
         Some(list) => list.as_array()?.iter().map(|item| entry(item.as_object()?)).collect::<Option<_>>()?,
     };
-    Some(TokenInfo { id: None, text, bytes, logprob, top })
+    Some(TokenInfo { id: None, text, bytes, logprob, top, recorded: Vec::new() })
 }
 
 fn entry(fields: &Map<String, Value>) -> Option<(String, Vec<u8>, f32)> {

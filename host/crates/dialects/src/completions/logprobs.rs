@@ -66,7 +66,14 @@ fn tokens(fields: &Map<String, Value>) -> Option<Vec<TokenInfo>> {
     let tops = tops.iter().map(Some).chain(std::iter::repeat(None));
     let tokens = names.iter().zip(logprobs).zip(tops).map(|((name, logprob), top)| {
         let (text, bytes) = named(name.as_str()?);
-        Some(TokenInfo { id: None, text, bytes, logprob: logprob.as_f64()? as f32, top: read_top(top)? })
+        Some(TokenInfo {
+            id: None,
+            text,
+            bytes,
+            logprob: logprob.as_f64()? as f32,
+            top: read_top(top)?,
+            recorded: Vec::new(),
+        })
     });
     tokens.collect()
 }

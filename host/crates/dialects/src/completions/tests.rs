@@ -170,6 +170,7 @@ fn offsets_count_the_characters_of_the_answer() {
         bytes: bytes.to_vec(),
         logprob: -1.0,
         top: vec![(text.to_owned(), bytes.to_vec(), -1.0)],
+        recorded: Vec::new(),
     };
     let mut writer = Writer::new(&ask, envelope());
     let mut push = |tokens: Vec<TokenInfo>| {

@@ -27,7 +27,7 @@ fn token() -> impl Strategy<Value = TokenInfo> {
     (any::<u32>(), entry(), prop::collection::vec(entry(), 0..3)).prop_map(|(id, (text, bytes, logprob), mut top)| {
         top.sort_by(|a, b| b.2.total_cmp(&a.2));
         top.dedup_by(|a, b| a.1 == b.1 || a.2 == b.2);
-        TokenInfo { id: Some(id), text, bytes, logprob, top }
+        TokenInfo { id: Some(id), text, bytes, logprob, top, recorded: Vec::new() }
     })
 }
 

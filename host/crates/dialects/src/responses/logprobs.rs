@@ -27,7 +27,14 @@ pub(super) fn read(entries: Option<&Value>) -> Vec<TokenInfo> {
     let tokens = entries.iter().filter_map(|value| {
         let (text, bytes, logprob) = entry(value)?;
         let top = value.get("top_logprobs").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-        Some(TokenInfo { id: None, text, bytes, logprob, top: top.iter().filter_map(entry).collect() })
+        Some(TokenInfo {
+            id: None,
+            text,
+            bytes,
+            logprob,
+            top: top.iter().filter_map(entry).collect(),
+            recorded: Vec::new(),
+        })
     });
     tokens.collect()
 }

@@ -131,6 +131,7 @@ proptest! {
             bytes: text.clone().into_bytes(),
             logprob: -0.1 * text.len() as f32,
             top: vec![("x".to_owned(), vec![120], -1.25)],
+            recorded: Vec::new(),
         };
         let mut events = vec![Event::Started { prompt: None }];
         for text in &texts {

@@ -30,17 +30,30 @@ pub(super) struct Bounds {
     pub context: usize,
 }
 
-/// One sample and where its response tokens lie in the caller's concatenated columns.
+/// One sample and where its response tokens lie.
 #[derive(Debug)]
 pub(super) struct Row<'a> {
     pub sample: &'a Sample,
+    /// Its place among the caller's items.
+    pub item: usize,
+    /// In the caller's concatenated columns.
     column: Range<usize>,
+    /// First of them in columns in row order.
+    start: usize,
+}
+
+impl Row<'_> {
+    fn prompt_and_response(&self) -> (&[u32], &[u32]) {
+        let trajectory = &self.sample.trajectory;
+        trajectory.tokens.split_at(trajectory.prompt_length.min(trajectory.tokens.len()))
+    }
 }
 
 /// Checked samples in row order.
 #[derive(Debug)]
 pub(super) struct Batch<'a> {
     pub rows: Vec<Row<'a>>,
+    bounds: Bounds,
     /// Response tokens of all rows.
     pub response_tokens: usize,
 }
@@ -56,7 +69,7 @@ impl<'a> Batch<'a> {
         for (index, &sample) in items.iter().enumerate() {
             check(sample, bounds).map_err(|problem| EngineError::Invalid(format!("items[{index}]: {problem}")))?;
             let end = response_tokens + sample.trajectory.mask.len();
-            rows.push(Row { sample, column: response_tokens..end });
+            rows.push(Row { sample, item: index, column: response_tokens..end, start: 0 });
             response_tokens = end;
         }
         // Equal lengths side by side need no padding; the rest of the key makes the order total, also of samples
@@ -67,7 +80,12 @@ impl<'a> Batch<'a> {
             (length, sample.sequence, sample.report.as_str(), trajectory.prompt_length, &trajectory.tokens)
         }
         rows.sort_by(|a, b| key(a).cmp(&key(b)));
-        Ok(Self { rows, response_tokens })
+        let mut start = 0;
+        for row in &mut rows {
+            row.start = start;
+            start += row.column.len();
+        }
+        Ok(Self { rows, bounds, response_tokens })
     }
 
     /// Contiguous runs of rows within the token budget, in row order; the first is small.
@@ -113,6 +131,44 @@ impl<'a> Batch<'a> {
         items
     }
 
+    /// Checks prompts that stand for those of the items, one for each: what is wrong goes on after their name.
+    pub fn check_prompts(&self, prompts: &[Vec<u32>]) -> Result<(), String> {
+        if prompts.len() != self.rows.len() {
+            return Err(format!(": {} of them for {} items", prompts.len(), self.rows.len()));
+        }
+        let Bounds { vocabulary, context } = self.bounds;
+        for row in &self.rows {
+            let prompt = prompts.get(row.item).map_or(&[][..], Vec::as_slice);
+            let length = prompt.len() + row.column.len();
+            let problem = match prompt.iter().find(|&&token| i64::from(token) >= vocabulary) {
+                Some(token) => format!("token {token} is outside the vocabulary of {vocabulary}"),
+                None if prompt.is_empty() => "it has no tokens".to_owned(),
+                None if length > context => {
+                    format!("its {length} tokens with the response exceed the context of {context}; shorten it")
+                }
+                None => continue,
+            };
+            return Err(format!("[{}]: {problem}", row.item));
+        }
+        Ok(())
+    }
+
+    /// Alternatives that were recorded of every token of every item.
+    pub fn alternatives(&self) -> Result<usize, String> {
+        let mut fewest = usize::MAX;
+        for row in &self.rows {
+            let k = row.sample.trajectory.alternatives.k as usize;
+            if k == 0 {
+                return Err(format!(
+                    "items[{}] has no recorded alternatives; set top-k in the manifest of the recipe, and leave out what was sampled before",
+                    row.item
+                ));
+            }
+            fewest = fewest.min(k);
+        }
+        Ok(fewest)
+    }
+
     /// Masks in row order.
     pub fn masks(&self) -> Vec<&'a [u8]> {
         self.rows.iter().map(|row| row.sample.trajectory.mask.as_slice()).collect()
@@ -141,19 +197,59 @@ fn check(sample: &Sample, bounds: Bounds) -> Result<(), String> {
     if trajectory.mask.iter().any(|&mask| mask > 1) || trajectory.logprobs.iter().any(|logprob| !logprob.is_finite()) {
         return Err("a mask is neither 0 nor 1 or a log-prob is not finite".to_owned());
     }
+    let (k, alternatives) = (trajectory.alternatives.k as usize, &trajectory.alternatives);
+    if [alternatives.ids.len(), alternatives.logprobs.len()] != [response * k; 2] {
+        return Err(format!("its alternatives are not {k} for each of {response} tokens"));
+    }
+    if alternatives.ids.iter().any(|&id| i64::from(id) >= bounds.vocabulary)
+        || alternatives.logprobs.iter().any(|logprob| !logprob.is_finite())
+    {
+        return Err("an alternative is outside the vocabulary or its log-prob is not finite".to_owned());
+    }
     if !(sample.temperature.is_finite() && sample.temperature > 0.0) {
         return Err(format!("temperature {} is not above 0", sample.temperature));
     }
     Ok(())
 }
 
-/// The tensors of a micro-batch.
+/// Token sequences side by side.
 #[derive(Debug)]
-pub(super) struct Columns {
+pub(super) struct Layout {
     /// Token ids, right-padded, int64 [b, t].
     pub tokens_bt: Tensor,
     /// Index into the flattened [b·t] positions whose hidden state predicts each response token, int64 [n].
     pub positions_n: Tensor,
+}
+
+impl Layout {
+    /// Of prompts, none of them empty, and their responses.
+    pub fn new(sequences: &[(&[u32], &[u32])]) -> Result<Self, EngineError> {
+        let width = sequences.iter().map(length).max().unwrap_or(0);
+        let mut tokens: Vec<i64> = Vec::with_capacity(sequences.len() * width);
+        let mut positions = Vec::new();
+        for (index, sequence) in sequences.iter().enumerate() {
+            let (prompt, response) = sequence;
+            let first = (index * width + prompt.len()).saturating_sub(1);
+            tokens.extend(prompt.iter().chain(*response).map(|&token| i64::from(token)));
+            tokens.extend(std::iter::repeat_n(0, width - length(sequence)));
+            positions.extend((first..first + response.len()).map(|position| position as i64));
+        }
+        Ok(Self {
+            tokens_bt: Tensor::f_from_slice(&tokens)?.f_view([sequences.len() as i64, width as i64])?,
+            positions_n: Tensor::f_from_slice(&positions)?,
+        })
+    }
+}
+
+fn length((prompt, response): &(&[u32], &[u32])) -> usize {
+    prompt.len() + response.len()
+}
+
+/// The tensors of a micro-batch.
+#[derive(Debug)]
+pub(super) struct Columns<'a> {
+    pub rows: &'a [Row<'a>],
+    pub layout: Layout,
     /// The response tokens, int64 [n].
     pub targets_n: Tensor,
     /// Sampling temperature of each response token, f32 [n].
@@ -164,27 +260,20 @@ pub(super) struct Columns {
     pub logp_old_n: Tensor,
 }
 
-impl Columns {
-    pub fn new(rows: &[Row<'_>]) -> Result<Self, EngineError> {
-        let width = rows.iter().map(|row| row.sample.trajectory.tokens.len()).max().unwrap_or(0);
-        let mut tokens: Vec<i64> = Vec::with_capacity(rows.len() * width);
-        let (mut positions, mut targets) = (Vec::new(), Vec::new());
-        let (mut temperature, mut mask, mut logp_old) = (Vec::new(), Vec::new(), Vec::new());
-        for (index, row) in rows.iter().enumerate() {
-            let trajectory = &row.sample.trajectory;
-            let (length, response) = (trajectory.tokens.len(), trajectory.mask.len());
-            let first = index * width + trajectory.prompt_length - 1;
-            tokens.extend(trajectory.tokens.iter().map(|&token| i64::from(token)));
-            tokens.extend(std::iter::repeat_n(0, width - length));
-            positions.extend((first..first + response).map(|position| position as i64));
-            targets.extend(trajectory.tokens.iter().skip(trajectory.prompt_length).map(|&token| i64::from(token)));
-            temperature.extend(std::iter::repeat_n(stated_temperature(row.sample.temperature), response));
-            mask.extend_from_slice(&trajectory.mask);
-            logp_old.extend_from_slice(&trajectory.logprobs);
+impl<'a> Columns<'a> {
+    pub fn new(rows: &'a [Row<'a>]) -> Result<Self, EngineError> {
+        let sequences: Vec<_> = rows.iter().map(Row::prompt_and_response).collect();
+        let (mut targets, mut temperature) = (Vec::new(), Vec::new());
+        let (mut mask, mut logp_old) = (Vec::new(), Vec::new());
+        for (row, (_, response)) in rows.iter().zip(&sequences) {
+            targets.extend(response.iter().map(|&token| i64::from(token)));
+            temperature.extend(std::iter::repeat_n(stated_temperature(row.sample.temperature), response.len()));
+            mask.extend_from_slice(&row.sample.trajectory.mask);
+            logp_old.extend_from_slice(&row.sample.trajectory.logprobs);
         }
         Ok(Self {
-            tokens_bt: Tensor::f_from_slice(&tokens)?.f_view([rows.len() as i64, width as i64])?,
-            positions_n: Tensor::f_from_slice(&positions)?,
+            rows,
+            layout: Layout::new(&sequences)?,
             targets_n: Tensor::f_from_slice(&targets)?,
             temperature_n: Tensor::f_from_slice(&temperature)?,
             mask_n: Tensor::f_from_slice(&mask)?.f_to_kind(Kind::Bool)?,
@@ -192,9 +281,50 @@ impl Columns {
         })
     }
 
+    /// The same responses after other prompts, one per item of the caller, in passes within the token budget.
+    pub fn after(&self, prompts: &[Vec<u32>]) -> Result<Vec<Layout>, EngineError> {
+        let (mut layouts, mut run, mut width) = (Vec::new(), Vec::new(), 0);
+        for row in self.rows {
+            let (own, response) = row.prompt_and_response();
+            let sequence = (prompts.get(row.item).map_or(own, Vec::as_slice), response);
+            width = width.max(length(&sequence));
+            if !run.is_empty() && width * (run.len() + 1) > MICRO_BATCH_TOKENS_MAX {
+                layouts.push(Layout::new(&std::mem::take(&mut run))?);
+                width = length(&sequence);
+            }
+            run.push(sequence);
+        }
+        layouts.push(Layout::new(&run)?);
+        Ok(layouts)
+    }
+
+    /// Ids, int64 [n, k], and log-probs, f32 [n, k], of the `k` most likely recorded alternatives. There are as many.
+    pub fn alternatives(&self, k: usize) -> Result<(Tensor, Tensor), EngineError> {
+        let (mut ids, mut logprobs) = (Vec::new(), Vec::new());
+        for row in self.rows {
+            let recorded = &row.sample.trajectory.alternatives;
+            let each = recorded.k.max(1) as usize;
+            ids.extend(recorded.ids.chunks(each).flat_map(|ids| ids.iter().take(k)).map(|&id| i64::from(id)));
+            logprobs.extend(recorded.logprobs.chunks(each).flat_map(|logprobs| logprobs.iter().take(k)));
+        }
+        let shape = [self.len() as i64, k as i64];
+        Ok((Tensor::f_from_slice(&ids)?.f_view(shape)?, Tensor::f_from_slice::<f32>(&logprobs)?.f_view(shape)?))
+    }
+
+    /// The part [n] of a column in row order that belongs to this micro-batch.
+    pub fn part<'c, T>(&self, column: &'c [T]) -> &'c [T] {
+        let start = self.rows.first().map_or(0, |row| row.start);
+        column.get(start..start + self.len()).unwrap_or_default()
+    }
+
+    /// The same of a column of numbers, f32 [n].
+    pub fn tensor(&self, column: &[f32]) -> Result<Tensor, EngineError> {
+        Ok(Tensor::f_from_slice(self.part(column))?)
+    }
+
     /// Response tokens.
     pub fn len(&self) -> usize {
-        self.positions_n.numel()
+        self.targets_n.numel()
     }
 }
 
@@ -239,8 +369,8 @@ mod tests {
         let batch = Batch::new(&items, BOUNDS).expect("valid");
         let columns = Columns::new(&batch.rows).expect("columns");
         let read = |tensor: &Tensor| Vec::<i64>::try_from(tensor).expect("i64");
-        assert_eq!(read(&columns.tokens_bt.flatten(0, 1)), [1, 2, 3, 0, 4, 5, 6, 7]);
-        assert_eq!(read(&columns.positions_n), [0, 1, 6]);
+        assert_eq!(read(&columns.layout.tokens_bt.flatten(0, 1)), [1, 2, 3, 0, 4, 5, 6, 7]);
+        assert_eq!(read(&columns.layout.positions_n), [0, 1, 6]);
         assert_eq!(read(&columns.targets_n), [2, 3, 7]);
     }
 

@@ -26,6 +26,7 @@ pub(crate) fn sample(sequence: i64, tokens: &[u32], response: usize) -> Sample {
             mask: vec![1; response],
             logprobs: vec![-1.0; response],
             turns: Vec::new(),
+            alternatives: reef_core::Alternatives::default(),
         },
         temperature: 1.0,
         release: ReleaseId::parse("0".repeat(40)).expect("id"),

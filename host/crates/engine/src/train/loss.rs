@@ -9,7 +9,7 @@ use tch::{Kind, Tensor};
 use crate::error::EngineError;
 
 /// Clamp of log r where a gradient flows through r.
-const LOG_RATIO_MAX: f64 = 20.0;
+pub(super) const LOG_RATIO_MAX: f64 = 20.0;
 
 /// The factor f(r) in the token loss −sg(f(r))·A·log π_θ, with r = exp(log π_θ − log π_old).
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -82,19 +82,23 @@ pub fn token_losses(weight: Weight, columns: &LossColumns<'_>) -> Result<TokenLo
         return clipped_surrogate(&ratio_n, &advantages_n, (low, high));
     }
 
-    let ratio_n = log_ratio_n.f_detach()?.f_exp()?;
-    let factor_n = match weight {
-        Weight::Reinforce => ratio_n.f_ones_like()?,
-        Weight::Truncated(cap) => ratio_n.f_clamp_max(f64::from(cap))?,
-        Weight::Masked { low, high } => {
-            let inside_n = ratio_n.f_gt(f64::from(low))?.f_logical_and(&ratio_n.f_lt(f64::from(high))?)?;
-            ratio_n.f_where_self(&inside_n, &ratio_n.f_zeros_like()?)?
-        }
-        Weight::Ratio | Weight::Ppo { .. } => ratio_n,
-    };
+    let factor_n = factor(weight, &log_ratio_n.f_detach()?.f_exp()?)?;
     let loss_n = factor_n.f_mul(&advantages_n)?.f_mul(&logp_n)?.f_neg()?;
     let dropped_n = factor_n.f_eq(0.0)?.f_logical_and(columns.mask_n)?;
     Ok(TokenLosses { loss_n, dropped_n })
+}
+
+/// f(r), of the shape of the ratios. The surrogate of PPO is no product with a factor; r stands for it.
+pub(super) fn factor(weight: Weight, ratio: &Tensor) -> Result<Tensor, EngineError> {
+    Ok(match weight {
+        Weight::Reinforce => ratio.f_ones_like()?,
+        Weight::Truncated(cap) => ratio.f_clamp_max(f64::from(cap))?,
+        Weight::Masked { low, high } => {
+            let inside = ratio.f_gt(f64::from(low))?.f_logical_and(&ratio.f_lt(f64::from(high))?)?;
+            ratio.f_where_self(&inside, &ratio.f_zeros_like()?)?
+        }
+        Weight::Ratio | Weight::Ppo { .. } => ratio.shallow_clone(),
+    })
 }
 
 /// max(−r·A, −clip(r)·A); a token is dropped where the clipped side is the larger.
@@ -121,8 +125,8 @@ pub fn entropy(logp_cv: &Tensor) -> Result<Tensor, EngineError> {
 
 /// Σ share·loss, a scalar. Summed over the micro-batches of a batch this is the loss of the whole batch,
 /// because the shares were taken over the whole batch.
-pub fn reduced(losses: &TokenLosses, shares_n: &Tensor) -> Result<Tensor, EngineError> {
-    Ok(losses.loss_n.f_mul(shares_n)?.f_sum(Kind::Float)?)
+pub fn reduced(loss_n: &Tensor, shares_n: &Tensor) -> Result<Tensor, EngineError> {
+    Ok(loss_n.f_mul(shares_n)?.f_sum(Kind::Float)?)
 }
 
 /// What each response token counts in the loss of a batch, samples concatenated; 0 outside the mask.
@@ -312,7 +316,7 @@ mod tests {
                 let loss_n = Vec::<f32>::try_from(&losses.loss_n).expect("f32");
                 let want: f32 = loss_n.iter().zip(&shares).map(|(loss, share)| loss * share).sum();
                 close(
-                    f32::try_from(reduced(&losses, &Tensor::from_slice(&shares)).expect("scalar")).expect("f32"),
+                    f32::try_from(reduced(&losses.loss_n, &Tensor::from_slice(&shares)).expect("scalar")).expect("f32"),
                     want,
                 );
             }

@@ -4,9 +4,12 @@
 //! record and decides no loss: samples and objectives come from the caller.
 
 mod accumulate;
+mod alternatives;
 mod batch;
 mod control;
 mod critic;
+mod distill;
+mod divergence;
 #[cfg(test)]
 pub(crate) mod fixture;
 mod gradient;
@@ -14,6 +17,7 @@ mod loss;
 mod objective;
 mod optimizer;
 mod passes;
+mod plan;
 mod policies;
 mod state;
 #[cfg(test)]
@@ -21,8 +25,9 @@ mod tests;
 mod trainer;
 
 pub use control::{TRAIN_SHARE_DEFAULT, TrainControl};
+pub use divergence::{Divergence, Importance, Support};
 pub use loss::{LossColumns, Reduction, TokenLosses, Weight, entropy, k3, reduced, token_losses, token_shares};
-pub use objective::{KlPenalty, Objective, PolicyGradient, RatioSource, Term};
+pub use objective::{Distillation, KlPenalty, Objective, PolicyGradient, RatioSource, Term, TopKDistillation};
 pub use optimizer::Optimizer;
 pub use policies::Policy;
 pub use state::{CRITIC_FILE, EMA_FILE, TRAINER_STATE_FILE};

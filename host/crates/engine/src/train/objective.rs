@@ -1,14 +1,10 @@
-//! What a pass minimises: a weighted sum of objectives, checked once and brought into the order of a batch.
-//! Callers build `Term`s; the accumulation of gradients reads the plan. Every refusal names the term and the
-//! field. Nothing here computes a loss.
+//! What a pass minimises: a weighted sum of objectives, in the words of the caller.
+//! Columns hold one number per response token or per item, in the order of the items. `Plan` checks them and
+//! brings them into the order of a batch. Nothing here computes a loss.
 
-use super::batch::Batch;
-use super::loss::{Reduction, Weight, token_shares};
+use super::divergence::{Divergence, Importance, Support};
+use super::loss::{Reduction, Weight};
 use super::policies::Policy;
-use crate::error::EngineError;
-
-/// Terms of one sum; each costs memory and a loss per token, and none of the known recipes has more than three.
-const TERMS_MAX: usize = 16;
 
 /// One term of a weighted sum of objectives.
 #[derive(Debug, Clone, PartialEq)]
@@ -26,6 +22,10 @@ pub enum Objective {
     PolicyGradient(PolicyGradient),
     /// Negative log-likelihood of the action tokens at the sample's temperature, sample-token-mean.
     Nll,
+    /// Distance to a teacher, see `Distillation`.
+    Distill(Distillation),
+    /// On-policy distillation over the recorded alternatives, see `TopKDistillation`.
+    DistillTopK(TopKDistillation),
 }
 
 /// A policy gradient with optional penalties: the token loss is
@@ -45,6 +45,9 @@ pub struct PolicyGradient {
     /// Coefficient of the entropy bonus, finite; H is exact over the whole vocabulary, in nats, at the sample's
     /// temperature. 0 = off.
     pub entropy: f32,
+    /// Adds A·Σ sg[q·f(p/q) − α·p]·log p over the recorded alternatives (arXiv 2609.20807), which every item then
+    /// needs. Not with `Ppo`, which is no product with a factor, and not with recomputed ratios: q is what sampled.
+    pub score_centering: bool,
 }
 
 /// What π_old is.
@@ -61,14 +64,56 @@ pub enum RatioSource {
 pub struct KlPenalty {
     /// Finite.
     pub coefficient: f32,
-    /// `Base` or `Ema`.
+    /// Any but `Current`.
     pub reference: Policy,
+}
+
+/// Mean over the items of weight · the mean over the tokens that count of importance · D(teacher, π). The teacher reads
+/// a prompt of its own and the same response ids, at the same temperature.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Distillation {
+    /// Who teaches. `Current` needs prompts.
+    pub teacher: Policy,
+    /// Token ids of the prompt that the teacher reads, one per item; empty = the item's own.
+    pub prompts: Vec<Vec<u32>>,
+    /// D.
+    pub divergence: Divergence,
+    /// Over which ids.
+    pub support: Support,
+    /// Weights of off-policy tokens.
+    pub importance: Importance,
+    /// One finite factor per item; empty = 1.
+    pub weights: Vec<f32>,
+    /// Response tokens at the start of each item that do not count.
+    pub skip: usize,
+}
+
+/// The clipped surrogate over the recorded alternatives with the teacher's log-ratio as advantage, sample-token-mean
+/// (OpenClaw-RL, arXiv 2603.10165); see `top_k_surrogate`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TopKDistillation {
+    /// Who teaches. `Current` needs prompts.
+    pub teacher: Policy,
+    /// As of `Distillation`.
+    pub prompts: Vec<Vec<u32>>,
+    /// Clamp of log π_teacher − log π_old, finite and above 0.
+    pub advantage_max: f32,
+    /// Ends of the clip of the ratio.
+    pub bounds: (f32, f32),
 }
 
 impl PolicyGradient {
     /// Against the recorded log-probs, without penalties.
     pub fn new(weight: Weight, advantages: Vec<f32>, reduction: Reduction) -> Self {
-        Self { weight, old: RatioSource::Rollout, advantages, reduction, kl: None, entropy: 0.0 }
+        Self {
+            weight,
+            old: RatioSource::Rollout,
+            advantages,
+            reduction,
+            kl: None,
+            entropy: 0.0,
+            score_centering: false,
+        }
     }
 }
 
@@ -81,99 +126,5 @@ impl From<Objective> for Term {
 impl From<PolicyGradient> for Term {
     fn from(gradient: PolicyGradient) -> Self {
         Objective::PolicyGradient(gradient).into()
-    }
-}
-
-/// The terms of one call over one batch.
-#[derive(Debug)]
-pub(super) struct Plan {
-    pub terms: Vec<PlannedTerm>,
-    /// Action tokens of the batch.
-    pub tokens: usize,
-}
-
-/// A term with its columns in row order.
-#[derive(Debug)]
-pub(super) struct PlannedTerm {
-    pub factor: f64,
-    pub weight: Weight,
-    pub old: RatioSource,
-    pub advantages: Vec<f32>,
-    /// What each response token counts, see `token_shares`.
-    pub shares: Vec<f32>,
-    pub kl: Option<KlPenalty>,
-    pub entropy: f64,
-    /// A policy gradient, whose bounds can drop tokens.
-    pub bounded: bool,
-}
-
-impl Plan {
-    /// Checks the terms.
-    ///
-    /// # Errors
-    /// `Invalid` with the term and its field.
-    pub fn new(batch: &Batch<'_>, terms: &[Term]) -> Result<Self, EngineError> {
-        if terms.is_empty() || terms.len() > TERMS_MAX {
-            return Err(EngineError::Invalid(format!("terms: {} of them; give 1 to {TERMS_MAX}", terms.len())));
-        }
-        let named = |(index, term): (usize, &Term)| PlannedTerm::new(batch, term, &format!("terms[{index}]"));
-        let terms = terms.iter().enumerate().map(named).collect::<Result<_, _>>()?;
-        let tokens = batch.masks().iter().flat_map(|mask| mask.iter()).filter(|&&action| action != 0).count();
-        Ok(Self { terms, tokens })
-    }
-
-    /// Can the batch have a gradient, or is there anything to measure that needs a pass?
-    pub fn has_signal(&self) -> bool {
-        self.terms.iter().any(PlannedTerm::has_signal)
-    }
-}
-
-impl PlannedTerm {
-    fn new(batch: &Batch<'_>, term: &Term, name: &str) -> Result<Self, EngineError> {
-        let finite = |field: &str, value: f32| match value.is_finite() {
-            true => Ok(f64::from(value)),
-            false => Err(EngineError::Invalid(format!("{name}.{field}: {value} is not finite"))),
-        };
-        let factor = finite("factor", term.factor)?;
-        let masks = batch.masks();
-        let Objective::PolicyGradient(gradient) = &term.objective else {
-            // −log π is the policy-gradient loss with f = 1 and A = 1.
-            return Ok(Self {
-                factor,
-                weight: Weight::Reinforce,
-                old: RatioSource::Rollout,
-                advantages: vec![1.0; batch.response_tokens],
-                shares: token_shares(Reduction::SampleTokenMean, &masks),
-                kl: None,
-                entropy: 0.0,
-                bounded: false,
-            });
-        };
-        gradient.weight.check().map_err(|error| EngineError::Invalid(format!("{name}: {error}")))?;
-        if let Some(kl) = gradient.kl {
-            finite("kl.coefficient", kl.coefficient)?;
-            if kl.reference == Policy::Current {
-                return Err(EngineError::Invalid(format!(
-                    "{name}.kl.reference: the adapter is at distance 0 from itself; compare it with base or ema"
-                )));
-            }
-        }
-        // f = 1 reads no π_old, so nothing is computed for it.
-        let old = if gradient.weight == Weight::Reinforce { RatioSource::Rollout } else { gradient.old };
-        Ok(Self {
-            factor,
-            weight: gradient.weight,
-            old,
-            advantages: batch.to_rows(&gradient.advantages, &format!("{name}.advantages"))?,
-            shares: token_shares(gradient.reduction, &masks),
-            kl: gradient.kl,
-            entropy: finite("entropy", gradient.entropy)?,
-            bounded: true,
-        })
-    }
-
-    fn has_signal(&self) -> bool {
-        let extra = self.kl.is_some() || self.entropy != 0.0;
-        self.advantages.iter().zip(&self.shares).any(|(advantage, share)| *share > 0.0 && (extra || *advantage != 0.0))
     }
 }

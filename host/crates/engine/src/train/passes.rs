@@ -12,7 +12,7 @@ use std::time::Instant;
 use reef_core::Sample;
 use tch::{Kind, Tensor, no_grad};
 
-use super::batch::{Batch, Bounds, Columns};
+use super::batch::{Batch, Bounds, Columns, Layout};
 use super::control::TrainControl;
 use crate::adapter::Lora;
 use crate::engine::ServingLoad;
@@ -60,7 +60,7 @@ impl Passes {
     pub fn each_micro_batch(
         &self,
         batch: &Batch<'_>,
-        mut work: impl FnMut(&Columns) -> Result<(), EngineError>,
+        mut work: impl FnMut(&Columns<'_>) -> Result<(), EngineError>,
     ) -> Result<(), EngineError> {
         for rows in batch.micro_batches() {
             self.control.check()?;
@@ -72,32 +72,50 @@ impl Passes {
     }
 
     /// Final hidden states that predict the response tokens, f32 [n, d].
-    pub fn hidden(&self, adapter: Option<&Lora>, columns: &Columns) -> Result<Tensor, EngineError> {
-        let hidden_btd = self.model.hidden_train(&columns.tokens_bt, adapter)?;
-        Ok(hidden_btd.f_flatten(0, 1)?.f_index_select(0, &columns.positions_n)?)
+    pub fn hidden(&self, adapter: Option<&Lora>, layout: &Layout) -> Result<Tensor, EngineError> {
+        let hidden_btd = self.model.hidden_train(&layout.tokens_bt, adapter)?;
+        Ok(hidden_btd.f_flatten(0, 1)?.f_index_select(0, &layout.positions_n)?)
     }
 
-    /// Log-probs f32 [n] of the response tokens without a graph.
-    pub fn log_probs(&self, adapter: Option<&Lora>, columns: &Columns) -> Result<Vec<f32>, EngineError> {
+    /// The same without a graph and after other prompts, one per item of the caller; none = their own.
+    pub fn hidden_after(
+        &self,
+        adapter: Option<&Lora>,
+        columns: &Columns<'_>,
+        prompts: &[Vec<u32>],
+    ) -> Result<Tensor, EngineError> {
         no_grad(|| {
-            let hidden_nd = self.hidden(adapter, columns)?;
+            if prompts.is_empty() {
+                return self.hidden(adapter, &columns.layout);
+            }
+            let mut parts = Vec::new();
+            for layout in columns.after(prompts)? {
+                self.control.check()?;
+                parts.push(self.hidden(adapter, &layout)?);
+            }
+            Ok(Tensor::f_cat(&parts, 0)?)
+        })
+    }
+
+    /// Log-probs f32 [n] of the response tokens without a graph, from the states that predict them.
+    pub fn log_probs(&self, hidden_nd: &Tensor, columns: &Columns<'_>) -> Result<Vec<f32>, EngineError> {
+        no_grad(|| {
             let mut logp = Vec::with_capacity(columns.len());
             for range in chunks(columns.len()) {
-                logp.extend(Vec::<f32>::try_from(&self.chunk(&hidden_nd, columns, range)?.logp_c)?);
+                logp.extend(Vec::<f32>::try_from(&self.chunk(hidden_nd, columns, range)?.logp_c)?);
             }
             Ok(logp)
         })
     }
 
-    /// Adds the gradient of one micro-batch to the tensors of `adapter`. `loss` makes a scalar of each chunk, in
-    /// order, from its log-probs; a token's loss may need no other token.
+    /// Adds the gradient of one micro-batch to the tensors that `hidden_nd` was computed with. `loss` makes a scalar
+    /// of each chunk, in order, from its log-probs; a token's loss may need no other token.
     pub fn backward(
         &self,
-        adapter: &Lora,
-        columns: &Columns,
+        hidden_nd: &Tensor,
+        columns: &Columns<'_>,
         mut loss: impl FnMut(&Chunk) -> Result<Tensor, EngineError>,
     ) -> Result<(), EngineError> {
-        let hidden_nd = self.hidden(Some(adapter), columns)?;
         // The head runs backward chunk by chunk into a leaf, so that the logits of one chunk exist at a time.
         // The gradient of the leaf then goes through the layers once.
         let leaf_nd = hidden_nd.f_detach()?.f_set_requires_grad(true)?;
@@ -108,7 +126,12 @@ impl Passes {
         Ok(())
     }
 
-    fn chunk(&self, hidden_nd: &Tensor, columns: &Columns, range: (i64, i64)) -> Result<Chunk, EngineError> {
+    /// What other hidden states say about the tokens of `chunk`, without a graph.
+    pub fn beside(&self, chunk: &Chunk, hidden_nd: &Tensor, columns: &Columns<'_>) -> Result<Chunk, EngineError> {
+        no_grad(|| self.chunk(hidden_nd, columns, (chunk.start, chunk.length)))
+    }
+
+    fn chunk(&self, hidden_nd: &Tensor, columns: &Columns<'_>, range: (i64, i64)) -> Result<Chunk, EngineError> {
         let (start, length) = range;
         let cut = |column_n: &Tensor| column_n.f_narrow(0, start, length);
         let logits_cv = self.model.logits(&cut(hidden_nd)?)?.f_div(&cut(&columns.temperature_n)?.f_unsqueeze(1)?)?;

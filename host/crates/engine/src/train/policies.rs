@@ -1,6 +1,7 @@
-//! The adapters that one trainer knows: as it is now, as it was when the trainer opened, and their moving average.
-//! The trainer moves the first through its optimizer; the passes read all three. The moving average is a file of
-//! its own in the checkpoint, there only once it was updated.
+//! The adapters that one trainer knows: as it is now, as it was when the trainer opened, their moving average, and
+//! those that the caller added to compare with.
+//! The trainer moves the first through its optimizer; the passes read all of them. The moving average is a file of
+//! its own in the checkpoint, there only once it was updated; added adapters are no part of a checkpoint.
 
 use tch::{Tensor, no_grad};
 
@@ -17,6 +18,10 @@ pub enum Policy {
     Base,
     /// The exponential moving average of the trainer's adapter; before its first update the adapter at `open`.
     Ema,
+    /// The trainer's adapter as it was at `open`.
+    Start,
+    /// What `Trainer::add_policy` added, counted from 0.
+    Added(usize),
 }
 
 /// The adapters behind `Policy`.
@@ -28,6 +33,8 @@ pub(super) struct Policies {
     pub start: Lora,
     /// None before the first update: then it equals `start`.
     ema: Option<Lora>,
+    /// None: the base model.
+    added: Vec<Option<Lora>>,
 }
 
 impl Policies {
@@ -41,7 +48,7 @@ impl Policies {
             }
             None => None,
         };
-        Ok(Self { current: start.duplicate()?, start, ema })
+        Ok(Self { current: start.duplicate()?, start, ema, added: Vec::new() })
     }
 
     /// Every tensor that learns, in its fixed order, ready for gradients. They share storage with `current`.
@@ -51,12 +58,26 @@ impl Policies {
     }
 
     /// What `which` adds to the base model.
-    pub fn adapter(&self, which: Policy) -> Option<&Lora> {
-        match which {
+    ///
+    /// # Errors
+    /// `Invalid` for a policy that was never added: it is not the base model.
+    pub fn adapter(&self, which: Policy) -> Result<Option<&Lora>, EngineError> {
+        Ok(match which {
             Policy::Current => Some(&self.current),
             Policy::Base => None,
             Policy::Ema => Some(self.ema.as_ref().unwrap_or(&self.start)),
-        }
+            Policy::Start => Some(&self.start),
+            Policy::Added(index) => {
+                let unknown = || EngineError::Invalid(format!("policy {index} was not added to this trainer"));
+                self.added.get(index).ok_or_else(unknown)?.as_ref()
+            }
+        })
+    }
+
+    /// Keeps an adapter to compare with; none is the base model.
+    pub fn add(&mut self, adapter: Option<Lora>) -> Policy {
+        self.added.push(adapter);
+        Policy::Added(self.added.len() - 1)
     }
 
     /// ema ← (1 − rate)·ema + rate·current, in f32.

@@ -1,7 +1,10 @@
 //! The trainer as a whole, over a tiny random model.
 
+mod distillation;
+mod golden;
 mod gradients;
 mod objectives;
+mod peft;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -16,9 +16,10 @@ use super::batch::Batch;
 use super::control::TrainControl;
 use super::critic::Critic;
 use super::gradient::Gradient;
-use super::objective::{Plan, Term};
+use super::objective::Term;
 use super::optimizer::{AdamW, Optimizer};
 use super::passes::Passes;
+use super::plan::Plan;
 use super::policies::{Policies, Policy};
 use super::state;
 use crate::adapter::{Lora, LoraConfig};
@@ -92,14 +93,26 @@ impl Trainer {
         self.passes.control.clone()
     }
 
+    /// Adds the adapter of a release, from its files, as a policy to compare with; without files the release is the
+    /// base model.
+    ///
+    /// # Errors
+    /// A file is missing, damaged, or made for another model.
+    pub fn add_policy(&mut self, files: &[(String, Vec<u8>)]) -> Result<Policy, EngineError> {
+        let adapted = files.iter().any(|(name, _)| name == WEIGHTS_FILE || name == CONFIG_FILE);
+        let adapter = if adapted { Some(Lora::from_files(self.passes.model.config(), files)?) } else { None };
+        Ok(self.policies.add(adapter))
+    }
+
     /// Natural-log probabilities of the recorded response tokens, observations included, at each sample's
     /// temperature; samples concatenated in the order of `items`.
     pub fn forward(&mut self, which: Policy, items: &[&Sample]) -> Result<Vec<f32>, EngineError> {
         let batch = self.passes.batch(items)?;
-        let adapter = self.policies.adapter(which);
+        let adapter = self.policies.adapter(which)?;
         let mut logp = Vec::with_capacity(batch.response_tokens);
         self.passes.each_micro_batch(&batch, |columns| {
-            logp.extend(self.passes.log_probs(adapter, columns)?);
+            let hidden_nd = self.passes.hidden_after(adapter, columns, &[])?;
+            logp.extend(self.passes.log_probs(&hidden_nd, columns)?);
             Ok(())
         })?;
         Ok(batch.to_items(&logp))
@@ -112,7 +125,8 @@ impl Trainer {
     /// of log π_start − log π, exactly 0 before the first step after `open`; `logprob_abs_diff`, the mean over
     /// action tokens of |log π − recorded|; `tokens`, the action tokens; `entropy`, estimated as the mean of −log π
     /// over them; `kl`, the mean of k3 over them and over the terms with a penalty, if there are any;
-    /// `entropy_exact`, the mean of H over them, if a term asks for entropy; `skipped`, 1 when no action token has
+    /// `entropy_exact`, the mean of H over them, if a term asks for entropy; `divergence`, the mean of D over the
+    /// tokens that count of all distances to a teacher, if there are any; `skipped`, 1 when no action token has
     /// an advantage or a penalty, or the gradient is exactly 0.
     ///
     /// # Errors
@@ -253,7 +267,7 @@ impl Trainer {
         }
         let mut parts = Vec::new();
         self.passes.each_micro_batch(batch, |columns| {
-            parts.push(no_grad(|| self.passes.hidden(None, columns))?);
+            parts.push(self.passes.hidden_after(None, columns, &[])?);
             Ok(())
         })?;
         self.critic.remember(batch, &Tensor::f_cat(&parts, 0)?)

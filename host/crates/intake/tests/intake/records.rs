@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use reef_core::{Inference, RecordId, RecordStatus, ReleaseId, ReleaseSpan, Report, Sampling, Tag, TokenTrace};
+use reef_core::{
+    Alternatives, Inference, RecordId, RecordStatus, ReleaseId, ReleaseSpan, Report, Sampling, Tag, TokenTrace,
+};
 use reef_intake::{REDACTED_TAG, text_bytes};
 use serde_json::{Value, json};
 
@@ -30,6 +32,7 @@ fn record(request: Value, response: Value) -> Inference {
                 sequence: 0,
             }],
             sampling: Sampling { temperature: 1.0, top_p: 1.0, top_k: 0, seed: 1 },
+            alternatives: Alternatives::NONE,
         }),
     }
 }

@@ -233,6 +233,7 @@ pub fn sample(index: u32) -> PoolSample {
         mask: vec![1],
         logprobs: vec![-0.5],
         turns: vec![],
+        alternatives: reef_core::Alternatives::default(),
     };
     let sample = Sample {
         report: RecordId::parse(format!("report-{index}")).expect("id"),

@@ -26,6 +26,7 @@ pub(crate) fn sample(i: u32) -> PoolSample {
         prompt_length: 2,
         logprobs: mask.iter().enumerate().map(logprob).collect(),
         turns: vec![TurnSpan { start: 0, length: i + 1 }],
+        alternatives: reef_core::Alternatives::default(),
         mask,
     };
     let sample = Sample {

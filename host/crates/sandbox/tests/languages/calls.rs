@@ -116,6 +116,7 @@ fn sample(handle: u32, row: Option<&(u32, Option<f64>, String)>) -> PoolSample {
         mask: vec![1; length],
         logprobs: vec![-0.5; length],
         turns: Vec::new(),
+        alternatives: reef_core::Alternatives::default(),
     };
     let sample = Sample {
         report: RecordId::parse(format!("report-{handle}")).expect("an id"),

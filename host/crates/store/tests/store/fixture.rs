@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use reef_core::{
-    ContentId, Inference, RecordId, RecordStatus, Release, ReleaseId, ReleaseManifest, ReleaseOrigin, ReleaseSpan,
-    Report, Sampling, ScenarioName, Step, StepOutcome, Surface, TenantId, TokenTrace,
+    Alternatives, ContentId, Inference, RecordId, RecordStatus, Release, ReleaseId, ReleaseManifest, ReleaseOrigin,
+    ReleaseSpan, Report, Sampling, ScenarioName, Step, StepOutcome, Surface, TenantId, TokenTrace,
 };
 use reef_store::{Appended, Commit, Counts, Pool, ScenarioSettings, Store, StoreError};
 use serde_json::{Map, json};
@@ -50,7 +50,14 @@ pub fn inference(receipt: &str, prompt: &[u32], output: &[u32]) -> Inference {
         traceparent: None,
         request: json!({ "messages": [{ "role": "user", "content": "Spell 'café'; DROP TABLE records" }], "top_p": 0.1 }),
         response: json!({ "choices": [{ "message": { "content": "c-a-f-é" } }] }),
-        tokens: Some(TokenTrace { prompt: prompt.to_vec(), output: output.to_vec(), logprobs, spans, sampling }),
+        tokens: Some(TokenTrace {
+            prompt: prompt.to_vec(),
+            output: output.to_vec(),
+            logprobs,
+            spans,
+            sampling,
+            alternatives: Alternatives::NONE,
+        }),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Inference records: what is appended is what is read, once, in order.
 
-use reef_core::{RecordStatus, Tag};
+use reef_core::{Alternatives, RecordStatus, Tag};
 use reef_store::{RecordBody, RecordKind, StoreError};
 use serde_json::{Value, json};
 
@@ -12,6 +12,11 @@ fn ids(page: &[reef_store::StoredRecord]) -> Vec<(i64, String)> {
         RecordBody::Report(report) => report.id.to_string(),
     };
     page.iter().map(|stored| (stored.sequence, id(&stored.body))).collect()
+}
+
+/// `k` alternatives of two tokens.
+fn alternatives(k: u32, logprob: f32) -> Alternatives {
+    Alternatives { k, ids: vec![1; 2 * k as usize], logprobs: vec![logprob; 2 * k as usize] }
 }
 
 #[tokio::test]
@@ -107,6 +112,9 @@ async fn records_that_break_a_rule_are_refused_in_a_sentence() {
     let fixture = Fixture::new().await;
     let cases = [
         (traced("r-1", |trace| trace.logprobs.truncate(1)), "2 tokens, 1 log-probs"),
+        (traced("r-1", |trace| trace.alternatives.k = 1), "its alternatives are not"),
+        (traced("r-1", |trace| trace.alternatives = alternatives(65, -1.0)), "its alternatives are not"),
+        (traced("r-1", |trace| trace.alternatives = alternatives(1, f32::NAN)), "log-prob of an alternative"),
         (traced("r-2", |trace| trace.sampling.temperature = f32::NAN), "not finite"),
         (traced("r-3", |trace| trace.prompt = vec![0; 1 << 20]), "more than 1048576 tokens"),
     ];

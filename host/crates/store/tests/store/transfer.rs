@@ -1,6 +1,6 @@
 //! Import and export: what one store writes another takes back, bit for bit, wholly or not at all.
 
-use reef_core::{Inference, RecordStatus, Report, Tag};
+use reef_core::{Alternatives, Inference, RecordStatus, Report, Tag};
 use reef_store::{RecordBody, StoreError};
 use serde_json::json;
 
@@ -21,7 +21,11 @@ fn read(lines: &[String]) -> Vec<RecordBody> {
 #[tokio::test]
 async fn an_export_read_back_is_the_same_log() {
     let (here, there) = (Fixture::new().await, Fixture::new().await);
-    let mut record = traced("r-1", |trace| trace.logprobs = vec![-0.1, f32::NEG_INFINITY]);
+    let mut record = traced("r-1", |trace| {
+        trace.logprobs = vec![-0.1, f32::NEG_INFINITY];
+        trace.alternatives =
+            Alternatives { k: 2, ids: vec![4, 9, 5, 9], logprobs: vec![-0.1, -2.345_678_9, -0.3, -4e-7] };
+    });
     record.status = RecordStatus::Cancelled;
     record.session = Some("s'\u{0}".to_owned());
     record.tags.insert(Tag::parse("call").expect("valid"), "title".to_owned());

@@ -175,7 +175,14 @@ fn ask() -> Ask {
 }
 
 fn token(text: &str) -> TokenInfo {
-    TokenInfo { id: Some(5), text: text.to_owned(), bytes: text.into(), logprob: -0.5, top: Vec::new() }
+    TokenInfo {
+        id: Some(5),
+        text: text.to_owned(),
+        bytes: text.into(),
+        logprob: -0.5,
+        top: Vec::new(),
+        recorded: Vec::new(),
+    }
 }
 
 fn text(pieces: &[&str], tokens: Vec<TokenInfo>) -> Event {

@@ -216,8 +216,8 @@ fn the_moving_average_follows_the_adapter_and_is_stored_once_used() {
         Vec::<f32>::try_from(tch::Tensor::cat(&tensors.collect::<Vec<_>>(), 0)).expect("f32")
     };
     let start = parameters(Some(&trainer.policies.start));
-    let current = parameters(trainer.policies.adapter(Policy::Current));
-    let average = parameters(trainer.policies.adapter(Policy::Ema));
+    let current = parameters(trainer.policies.adapter(Policy::Current).expect("known"));
+    let average = parameters(trainer.policies.adapter(Policy::Ema).expect("known"));
     for ((average, start), current) in average.iter().zip(&start).zip(&current) {
         assert_eq!(*average, 0.5 * start + 0.5 * current);
     }

@@ -1,6 +1,6 @@
 //! The import `experience`: each function translates its arguments, asks the call's state, and translates the answer.
 
-use reef_core::AssemblyError;
+use reef_core::{Alternatives, AssemblyError};
 
 use super::answers::wit_message;
 use super::bindings::reef::recipe::experience as wit;
@@ -106,8 +106,7 @@ impl wit::Host for CallState {
 
     fn top_k(&mut self, item: u32) -> Result<wit::Alternatives, wit::ExperienceError> {
         let answer = CallState::top_k(self, item);
-        let none = self.hand(answer);
-        none.map(|()| wit::Alternatives { k: 0, ids: Vec::new(), logprobs: Vec::new() })
+        self.hand(answer).map(|Alternatives { k, ids, logprobs }| wit::Alternatives { k, ids, logprobs })
     }
 
     fn turns(&mut self, item: u32) -> Result<Vec<wit::Turn>, wit::ExperienceError> {
