@@ -79,7 +79,6 @@ fn a_step_moves_towards_the_named_teacher_on_the_sampled_tokens() {
 fn a_student_that_agrees_with_its_teacher_is_left_alone() {
     let mut host = host().sample(FakeSample::unscored()).measures_training("skipped", 1.0);
     assert!(matches!(host.propose::<Opd>(), Ok(Proposal::Skip(reason)) if reason.contains("zero")));
-    assert!(!host.calls.contains(&Call::Checkpoint));
 }
 
 #[test]

@@ -179,6 +179,13 @@ fn a_batch_that_the_critic_foresaw_exactly_is_skipped() {
 }
 
 #[test]
+fn a_batch_whose_tokens_are_all_masked_is_skipped_and_its_critic_stays() {
+    let mut host = two().measures_training("skipped", 1.0);
+    assert!(matches!(host.propose::<Sao>(), Ok(Proposal::Skip(reason)) if reason.contains("gradient")));
+    assert_eq!(host.calls.last(), Some(&Call::Checkpoint));
+}
+
+#[test]
 fn values_out_of_range_name_their_key() {
     let bad = [
         ("gamma", "1.01"),

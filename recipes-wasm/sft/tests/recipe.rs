@@ -114,7 +114,6 @@ fn a_step_trains_the_demonstrated_answers_on_the_recorded_prompts() {
 fn a_batch_that_moves_nothing_is_skipped() {
     let mut host = host().sample(shown("1 + 1", "2")).measures_training("skipped", 1.0);
     assert!(matches!(host.propose::<Sft>(), Ok(Proposal::Skip(reason)) if reason.contains("zero")));
-    assert!(!host.calls.contains(&Call::Checkpoint));
 }
 
 #[test]

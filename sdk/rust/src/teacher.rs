@@ -156,6 +156,22 @@ mod tests {
         assert_eq!(changed_alike(&[], &[1], &[2]), None);
     }
 
+    /// Every sequence of ones and twos of up to three ids.
+    fn sequences() -> Vec<Vec<u32>> {
+        let of = |length: u32| (0..1u32 << length).map(move |bits| (0..length).map(|i| 1 + (bits >> i & 1)).collect());
+        (0..4).flat_map(of).collect()
+    }
+
+    #[test]
+    fn whatever_comes_before_the_conversation_stays_before_it() {
+        for (before, from) in sequences().iter().flat_map(|a| sequences().into_iter().map(move |b| (a.clone(), b))) {
+            for to in sequences() {
+                let (recorded, wanted) = ([&before[..], &from].concat(), [&before[..], &to].concat());
+                assert_eq!(changed_alike(&recorded, &from, &to), Some(wanted), "{before:?} {from:?} {to:?}");
+            }
+        }
+    }
+
     #[test]
     fn a_demonstration_that_is_missing_or_blank_is_a_reason() {
         let read = |sample: FakeSample| {

@@ -41,15 +41,17 @@ impl Trainer {
         host::call(|host| Host::train(host, self.handle, samples.handles(), what.terms(), how)).map(Measurements)
     }
 
-    /// One optimizer step on a loss and what comes of it: the checkpoint, or a skip when the gradient was exactly 0.
-    /// Publishes the measurements; the recipe asks for [`crate::Capability::Metrics`].
+    /// One optimizer step on a loss and what comes of it: the checkpoint, or a skip when the gradient was exactly 0;
+    /// then only the critic of the checkpoint stays. Publishes the measurements; the recipe asks for
+    /// [`crate::Capability::Metrics`].
     pub fn learn(&self, samples: &Samples, what: impl Into<Loss>, how: Optimizer) -> Result<Proposal> {
         let measured = self.train(samples, what, how)?;
         measured.publish();
-        if measured.get("skipped") == Some(1.0) {
-            return Ok(Proposal::skip("the gradient of the batch is zero: nothing to learn from"));
-        }
-        Ok(self.checkpoint()?.into())
+        let checkpoint = self.checkpoint()?;
+        Ok(match measured.get("skipped") {
+            Some(1.0) => Proposal::skip("the gradient of the batch is zero: nothing to learn from"),
+            _ => checkpoint.into(),
+        })
     }
 
     /// Adds the gradient of a loss to the trainer's, without a step. Measures as [`Trainer::train`].
