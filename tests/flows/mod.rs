@@ -8,6 +8,7 @@ mod hooks;
 mod kill;
 mod learn;
 mod own_loss;
+mod recipes;
 mod replay;
 mod rollout;
 mod shutdown;
