@@ -1,6 +1,6 @@
 # Two commands do everything: `make demo` and `make test`. Each installs what is missing first.
 SHELL := /bin/bash
-RECIPES := -p reef-recipe-sao -p reef-recipe-ttt-discover -p reef-verifier-circle-packing -p reef-verifier-erdos-overlap
+RECIPES := -p reef-recipe-sao -p reef-recipe-ttt-discover -p reef-verifier-circle-packing -p reef-verifier-erdos-overlap -p reef-recipe-openclaw-rl
 GUESTS := -p reef-guest-faults -p reef-guest-own-loss
 EXAMPLES := -p reef-recipe --example best-of --example exact-match --example reinforce --example verified
 WASM := --target wasm32-wasip2 --profile recipe

@@ -72,6 +72,9 @@ pub struct FakeHost {
     entries: Vec<Entry>,
     episodes: BTreeMap<String, Episode>,
     step: u32,
+    now_ms: f64,
+    refused_chats: Vec<String>,
+    report_fields_left: Option<u32>,
 }
 
 impl FakeHost {
@@ -92,7 +95,7 @@ impl FakeHost {
             tenant: "test".to_owned(),
             scenario: "test".to_owned(),
             step: self.step,
-            now_ms: 0.0,
+            now_ms: self.now_ms,
             seed: 1,
             head: "0".repeat(40),
             max_staleness: 4,
