@@ -59,11 +59,11 @@ pub struct Place {
 }
 
 impl Place {
+    /// The place in a report; `None` if a field is missing. Fields after a missing one are not asked for.
     fn of(sample: Sample) -> Result<Option<Self>> {
-        Ok(match (STEP.of(sample)?, GROUP.of(sample)?, ROLLOUT.of(sample)?, Shape::of(sample)?) {
-            (Some(step), Some(group), Some(rollout), Some(shape)) => Some(Self { step, slot: (group, rollout), shape }),
-            _ => None,
-        })
+        let Some(step) = STEP.of(sample)? else { return Ok(None) };
+        let (Some(group), Some(rollout)) = (GROUP.of(sample)?, ROLLOUT.of(sample)?) else { return Ok(None) };
+        Ok(Shape::of(sample)?.map(|shape| Self { step, slot: (group, rollout), shape }))
     }
 
     /// Why there is no such place, if so.
@@ -93,12 +93,20 @@ impl Grid {
     }
 }
 
-/// The first full grid, in the order (group, rollout); or to wait for it.
+/// The first full grid, in the order (group, rollout); or to wait for it. Where the host stops answering, since the
+/// pool has more reports than it allows calls, the selection is from what was read so far.
 pub(crate) fn select(pool: &Pool) -> Result<Selection> {
     let (scores, references) = (pool.scores()?, pool.reference_counts()?);
-    let (mut grids, mut retired) = (BTreeMap::new(), Vec::new());
-    for ((&sample, score), references) in pool.handles().iter().zip(scores).zip(references) {
-        let refused = match Place::of(sample)? {
+    let (mut grids, mut retired, mut unread) = (BTreeMap::new(), Vec::new(), None);
+    for (index, ((&sample, score), references)) in pool.handles().iter().zip(scores).zip(references).enumerate() {
+        let place = match Place::of(sample) {
+            Ok(place) => place,
+            Err(refusal) => {
+                unread = Some((index, refusal));
+                break;
+            }
+        };
+        let refused = match place {
             None => Some("its report lacks a field of the grid".to_owned()),
             Some(place) => {
                 objection(score, references).or_else(|| place.objection()).or_else(|| enter(&mut grids, place, sample))
@@ -107,7 +115,11 @@ pub(crate) fn select(pool: &Pool) -> Result<Selection> {
         retired.extend(refused.map(|reason| Retirement::new(sample, reason)));
     }
     let Some(full) = grids.iter().find(|(_, grid)| grid.is_full()).map(|(&step, _)| step) else {
-        return Ok(Selection::wait(waiting(&grids)).retire(retired));
+        let reason = match unread {
+            Some((read, refusal)) => partly_read(&grids, read, pool.len(), &refusal),
+            None => waiting(&grids),
+        };
+        return Ok(Selection::wait(reason).retire(retired));
     };
     let Some(grid) = grids.remove(&full) else { return Err(Failure::other("a full grid is gone")) };
     // The search has gone on without them: their step can never be trained in order.
@@ -146,6 +158,12 @@ fn objection(score: f64, references: u32) -> Option<String> {
     } else {
         None
     }
+}
+
+fn partly_read(grids: &BTreeMap<u32, Grid>, read: usize, all: usize, refusal: &Failure) -> String {
+    let (Failure::Capability(told) | Failure::InvalidConfig(told) | Failure::Other(told)) = refusal;
+    log::warn!("only {read} of {all} reports could be read: {told}");
+    format!("{}; only {read} of {all} reports were read, raise sandbox.host_calls_max: {told}", waiting(grids))
 }
 
 fn waiting(grids: &BTreeMap<u32, Grid>) -> String {

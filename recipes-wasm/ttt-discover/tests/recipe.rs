@@ -151,6 +151,19 @@ fn steps_are_taken_in_order_and_one_that_was_overtaken_is_given_up() {
 }
 
 #[test]
+fn of_a_pool_that_is_too_large_to_read_the_oldest_reports_are_used() {
+    let pool = grid(&[&[0., 1.], &[0., 1.]]).sample(rollout((1, 0, 0), (2, 2), 1.0));
+    let selection = pool.clone().allows_report_fields(4 * 5 + 2).select::<TttDiscover>().expect("selects");
+    assert_eq!(selection.choice, Choice::Train(vec![100, 101, 102, 103]));
+
+    let mut host = pool.allows_report_fields(3 * 5);
+    let selection = host.select::<TttDiscover>().expect("selects");
+    let reason = "step 0: 3 of 4 rollouts; only 3 of 5 reports were read, raise sandbox.host_calls_max: \
+                  experience: over budget: too many calls";
+    assert_eq!((selection.choice, host.logs.len()), (Choice::Wait(reason.into()), 1));
+}
+
+#[test]
 fn a_step_takes_one_unclipped_update_on_the_sum_over_tokens() {
     let mut host = grid(&[&[0., 0., 1., 2.], &[0., 1., 2., 3.]]).measures_training("loss", 0.5);
     assert_eq!(host.propose::<TttDiscover>(), Ok(Proposal::Weights(9)));

@@ -189,6 +189,10 @@ impl Host for FakeHost {
         Ok(self.find(item)?.session.clone())
     }
     fn report_field(&mut self, item: Sample, name: &str) -> Result<Option<String>> {
+        if let Some(left) = &mut self.report_fields_left {
+            *left =
+                left.checked_sub(1).ok_or_else(|| Failure::capability("experience: over budget: too many calls"))?;
+        }
         Ok(self.find(item)?.metadata.get(name).cloned())
     }
     fn unusable(&mut self) -> Result<Vec<UnusableReport>> {
@@ -271,6 +275,11 @@ impl Host for FakeHost {
     }
     fn chat(&mut self, binding: &str, requests: &[ChatRequest]) -> Result<Vec<Vec<Completion>>> {
         self.calls.push(Call::Chat { binding: binding.to_owned(), requests: requests.to_vec() });
+        let mut messages = requests.iter().flat_map(|request| &request.messages);
+        let refused = |message: &Message| self.refused_chats.iter().any(|text| message.content.contains(text));
+        if messages.any(refused) {
+            return Err(Failure::capability(format!("models: '{binding}' failed")));
+        }
         requests.iter().map(|request| (0..request.how.n).map(|_| self.next_answer(binding)).collect()).collect()
     }
     fn score(&mut self, binding: &str, messages: &[Message], answer: &str) -> Result<Vec<f32>> {

@@ -73,6 +73,9 @@ pub struct FakeHost {
     episodes: BTreeMap<String, Episode>,
     context_length: Option<usize>,
     step: u32,
+    now_ms: f64,
+    refused_chats: Vec<String>,
+    report_fields_left: Option<u32>,
 }
 
 impl FakeHost {
@@ -93,7 +96,7 @@ impl FakeHost {
             tenant: "test".to_owned(),
             scenario: "test".to_owned(),
             step: self.step,
-            now_ms: 0.0,
+            now_ms: self.now_ms,
             seed: 1,
             head: "0".repeat(40),
             max_staleness: 4,

@@ -55,6 +55,27 @@ impl FakeHost {
         self
     }
 
+    /// A call of `chat` with this text in any of its messages fails.
+    #[must_use]
+    pub fn refuses_chat(mut self, text: &str) -> Self {
+        self.refused_chats.push(text.to_owned());
+        self
+    }
+
+    /// The budget of the call is spent after this many fields of reports; if never set, there is none.
+    #[must_use]
+    pub fn allows_report_fields(mut self, count: u32) -> Self {
+        self.report_fields_left = Some(count);
+        self
+    }
+
+    /// Milliseconds since the Unix epoch when the step begins; 0 if never set.
+    #[must_use]
+    pub fn at_ms(mut self, now: f64) -> Self {
+        self.now_ms = now;
+        self
+    }
+
     /// What `score` gives on a binding.
     #[must_use]
     pub fn scores_answers(mut self, binding: &str, logprobs: &[f32]) -> Self {
