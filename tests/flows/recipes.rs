@@ -46,18 +46,18 @@ async fn released(caller: &Caller, count: usize) -> Value {
 /// Trains a scenario to say "purple"; the folder and the release that does.
 async fn purple() -> (tempfile::TempDir, String) {
     let host = host("sft").await;
-    let caller = scenario(&host, json!({ "batch_size": 2, "learning_rate": 5e-3, "evaluate_tasks": 0 })).await;
+    let caller = scenario(&host, json!({ "batch_size": 2, "learning_rate": 1e-3, "evaluate_tasks": 0 })).await;
     let mut nll = Vec::new();
-    for step in 1..=3 {
+    for step in 1..=5 {
         for _ in 0..2 {
             let receipt = sampled(&caller, step).await;
             report(&caller, &receipt, json!({ "metadata": { "demonstration": "purple" } })).await;
         }
         nll.push(metric(&released(&caller, step as usize).await, "demonstration_nll"));
     }
-    assert!(nll[2] < nll[0] / 2.0, "the demonstration becomes likelier: {nll:?}");
+    assert!(nll[4] < nll[0] / 2.0, "the demonstration becomes likelier: {nll:?}");
     let answer = caller.chat(ASKED, json!({ "temperature": 0, "max_tokens": 4 })).await.ok();
-    assert!(answer.text().contains("purple"), "after three steps it says so: {}", answer.text());
+    assert!(answer.text().contains("purple"), "after five steps it says so: {}", answer.text());
     (host.stop().await, answer.release())
 }
 
