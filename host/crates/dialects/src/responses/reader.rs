@@ -213,7 +213,8 @@ impl Reader {
             _ if self.calls > 0 => Stop::Calls,
             _ => Stop::End,
         };
-        events.extend([Event::Finished { choice: 0, stop }, Event::Usage(usage(response))]);
+        events.push(Event::Finished { choice: 0, stop });
+        events.extend(usage(response).map(Event::Usage));
         Ok(events)
     }
 }
@@ -267,14 +268,15 @@ fn text(value: &Value, field: &str) -> Result<String, String> {
     text.ok_or_else(|| format!("the provider sent a {} whose {field} is no text", shown(kind(value))))
 }
 
-fn usage(response: &Value) -> Usage {
-    let count = |path: &str| response.pointer(path).and_then(fields::count).unwrap_or(0);
-    Usage {
-        input: count("/usage/input_tokens"),
-        cached: count("/usage/input_tokens_details/cached_tokens"),
-        output: count("/usage/output_tokens"),
-        reasoning: count("/usage/output_tokens_details/reasoning_tokens"),
-    }
+fn usage(response: &Value) -> Option<Usage> {
+    let usage = response.get("usage").filter(|usage| usage.is_object())?;
+    let count = |path: &str| usage.pointer(path).and_then(fields::count).unwrap_or(0);
+    Some(Usage {
+        input: count("/input_tokens"),
+        cached: count("/input_tokens_details/cached_tokens"),
+        output: count("/output_tokens"),
+        reasoning: count("/output_tokens_details/reasoning_tokens"),
+    })
 }
 
 /// The message stands in `error`, or, in the stream's own event, beside the type.

@@ -85,9 +85,13 @@ async fn each_unit_counts_once_and_only_by_reports_that_stand() {
         fixture.answer(tagged(receipt, arm, unit)).await;
     }
     let scored = |name: &str, receipt: &str, score: f64| Report { score: Some(score), ..report(name, &[receipt]) };
-    for (name, receipt, score) in
-        [("r-3", "c-3", 0.25), ("r-2", "c-2", 0.5), ("r-1", "c-1", 1.0), ("r-4", "i-1", 0.75), ("r-5", "i-1", 0.1)]
-    {
+    for (name, receipt, score) in [
+        ("says-3", "c-3", 0.25),
+        ("says-2", "c-2", 0.5),
+        ("says-1", "c-1", 1.0),
+        ("says-4", "i-1", 0.75),
+        ("says-5", "i-1", 0.1),
+    ] {
         fixture.report(scored(name, receipt, score)).await.expect("reported");
     }
     let scores = async |arm| fixture.store.arm_scores(&tenant(), &name(), (1, arm)).await.expect("read");
@@ -95,8 +99,8 @@ async fn each_unit_counts_once_and_only_by_reports_that_stand() {
         |pairs: &[(&str, f64)]| pairs.iter().map(|(unit, score)| ((*unit).to_owned(), *score)).collect::<Vec<_>>();
     assert_eq!(scores(Arm::Candidate).await, told(&[("v", 0.25), ("u", 0.5)]));
     assert_eq!(scores(Arm::Incumbent).await, told(&[("w", 0.75)]));
-    fixture.store.retract(&tenant(), &name(), &id("r-2"), NOW_MS).await.expect("taken back");
-    let amended = Report { amends: Some(id("r-4")), ..scored("r-6", "i-1", 0.0) };
+    fixture.store.retract(&tenant(), &name(), &id("says-2"), NOW_MS).await.expect("taken back");
+    let amended = Report { amends: Some(id("says-4")), ..scored("says-6", "i-1", 0.0) };
     fixture.report(amended).await.expect("amended");
     assert_eq!(scores(Arm::Candidate).await, told(&[("v", 0.25), ("u", 1.0)]));
     assert_eq!(scores(Arm::Incumbent).await, told(&[("w", 0.1)]));
