@@ -4,7 +4,7 @@ use reef_evolution::edits::object;
 use reef_recipe_reefine::requires::requires;
 
 fn read(items: &str) -> Result<Vec<String>, String> {
-    requires(&object(&format!("{{\"requires\": {items}}}")).expect("an object"))
+    requires(&object(&format!("{{\"requires\": {items}}}"))?)
 }
 
 #[test]
@@ -24,6 +24,6 @@ fn needs_that_make_no_sense_are_a_sentence() {
         assert_eq!(read(bad), Err(wrong.to_owned()), "{bad}");
     }
     assert_eq!(read("3"), Err("'requires' is not a list".into()));
-    let many = vec![r#"{"kind":"service","name":"x"}"#; 9].join(",");
+    let many = [r#"{"kind":"service","name":"x"}"#; 9].join(",");
     assert_eq!(read(&format!("[{many}]")), Err("the answer requires 9 things, at most 8".into()));
 }
