@@ -1,7 +1,8 @@
 # Two commands do everything: `make demo` and `make test`. Each installs what is missing first.
 SHELL := /bin/bash
-RECIPES := -p reef-recipe-opd -p reef-recipe-openclaw-rl -p reef-recipe-record-only -p reef-recipe-sao \
-	-p reef-recipe-sao-grpo-dis -p reef-recipe-sdft -p reef-recipe-sdpo -p reef-recipe-sft -p reef-recipe-ttt-discover \
+RECIPES := -p reef-recipe-gepa -p reef-recipe-harness-evolve -p reef-recipe-meta-harness -p reef-recipe-opd \
+	-p reef-recipe-openclaw-rl -p reef-recipe-record-only -p reef-recipe-reefine -p reef-recipe-sao -p reef-recipe-sao-grpo-dis \
+	-p reef-recipe-sdft -p reef-recipe-sdpo -p reef-recipe-sft -p reef-recipe-skillclaw -p reef-recipe-ttt-discover \
 	-p reef-verifier-circle-packing -p reef-verifier-erdos-overlap
 GUESTS := -p reef-guest-faults -p reef-guest-own-loss
 EXAMPLES := -p reef-recipe --example best-of --example exact-match --example reinforce --example verified

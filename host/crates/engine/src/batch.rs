@@ -20,7 +20,7 @@ use crate::tokenizer::Tokenizer;
 /// Prompt tokens of a step in which nobody decodes.
 const PREFILL_TOKENS_MAX: usize = 512;
 /// Prompt tokens of a step beside decoding requests: their next token waits no longer than these take.
-const PREFILL_TOKENS_BESIDE: usize = 128;
+const PREFILL_TOKENS_BESIDE: usize = 32;
 
 /// Tokens of one request in this step: its place among the running, and how many.
 type Share = (usize, usize);

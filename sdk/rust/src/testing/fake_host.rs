@@ -7,8 +7,8 @@ use crate::harness::{Episode, Tree};
 use crate::host::Host;
 use crate::models::Finish;
 use crate::{
-    Advantages, ChatRequest, Completion, CriticOptimizer, Entry, Failure, Measurement, Message, Mutation, Objective,
-    Optimizer, Outcome, Policy, Result, Sample, Term, Usage,
+    Advantages, ChatRequest, Completion, CriticOptimizer, Entry, EntryName, Failure, Measurement, Message, Mutation,
+    Objective, Optimizer, Outcome, Policy, Result, Sample, Term, Usage,
 };
 
 impl FakeHost {
@@ -71,6 +71,37 @@ impl FakeHost {
         self.column(contexts, |_| ())?;
         let wanted = if contexts.is_empty() { 0 } else { items.len() };
         same_length("contexts", contexts.len(), wanted, "samples")
+    }
+
+    fn check_harness(&self) -> Result<()> {
+        match &self.no_harness {
+            Some(reason) => Err(Failure::capability(format!("harness: {reason}"))),
+            None => Ok(()),
+        }
+    }
+
+    /// The entries that an episode runs on: those of the incumbent, with the changes applied in their order.
+    pub(super) fn tree_of(&self, tree: &Tree) -> Result<Vec<Entry>> {
+        let changes = match tree {
+            Tree::Incumbent => &[],
+            Tree::Changed(changes) => changes.as_slice(),
+            Tree::Candidate(CANDIDATE) => self.candidate.as_slice(),
+            Tree::Candidate(other) => {
+                return Err(Failure::capability(format!("harness: {other} is not a candidate of this call")));
+            }
+        };
+        let mut entries = self.entries.clone();
+        for change in changes {
+            let name = match change {
+                Mutation::Put(entry) => EntryName { kind: entry.kind, id: entry.id.clone() },
+                Mutation::Remove(name) => name.clone(),
+            };
+            entries.retain(|entry| (entry.kind, &entry.id) != (name.kind, &name.id));
+            if let Mutation::Put(entry) = change {
+                entries.push(entry.clone());
+            }
+        }
+        Ok(entries)
     }
 
     /// The next scripted answer of a binding.
@@ -304,11 +335,13 @@ impl Host for FakeHost {
     }
 
     fn entries(&mut self) -> Result<Vec<Entry>> {
+        self.check_harness()?;
         Ok(self.entries.clone())
     }
     fn check_changes(&mut self, changes: &[Mutation]) -> Result<()> {
+        self.check_harness()?;
         for change in changes {
-            let (Mutation::Put(Entry { id, .. }) | Mutation::Remove(crate::EntryName { id, .. })) = change;
+            let (Mutation::Put(Entry { id, .. }) | Mutation::Remove(EntryName { id, .. })) = change;
             let known = self.entries.iter().any(|entry| entry.id == *id);
             if id.is_empty() || (matches!(change, Mutation::Remove(_)) && !known) {
                 return Err(Failure::capability(format!("harness: refused: '{id}' cannot be put or removed")));
@@ -317,10 +350,15 @@ impl Host for FakeHost {
         Ok(())
     }
     fn tasks(&mut self) -> Result<Vec<String>> {
-        Ok(self.episodes.keys().cloned().collect())
+        self.check_harness()?;
+        Ok(self.tasks.iter().chain(self.episodes.keys()).cloned().collect())
     }
     fn run_episode(&mut self, on: &Tree, task: &str, seed: u32) -> Result<Episode> {
+        self.check_harness()?;
         self.calls.push(Call::Episode { tree: on.clone(), task: task.to_owned(), seed });
+        if let Some(play) = self.player.filter(|_| self.tasks.iter().any(|known| known == task)) {
+            return Ok(play(&self.tree_of(on)?, task, seed));
+        }
         let outcome = self.episodes.get(task).cloned();
         outcome.ok_or_else(|| Failure::capability(format!("harness: no task '{task}'")))
     }

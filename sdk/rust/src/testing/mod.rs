@@ -19,8 +19,8 @@ use crate::harness::Episode;
 use crate::host::Host;
 pub use crate::log::Level;
 use crate::{
-    Candidate, Context, Entry, Exchange, Failure, Judgement, Live, Measurement, Migration, Outcome, Pool, Proposal,
-    Recipe, Result, Sample, Samples, Selection, StateEntry, Usage, Verdict,
+    Candidate, Context, Entry, Exchange, Failure, Judgement, Live, Measurement, Migration, Mutation, Outcome, Pool,
+    Proposal, Recipe, Result, Sample, Samples, Selection, StateEntry, Usage, Verdict,
 };
 
 /// The first sample has this handle: never 0, so that an index is not mistaken for a handle.
@@ -45,6 +45,9 @@ pub struct Line {
 
 /// [`crate::Verifier::check`] of an installed verifier.
 type Grader = fn(&str, &str) -> Result<Outcome, String>;
+
+/// How an episode on a tree with these entries ends: entries, task and seed.
+type Player = fn(&[Entry], &str, u32) -> Episode;
 
 /// The test double. Build it, hand it a recipe's call, and look at what was recorded.
 #[derive(Debug, Clone, Default)]
@@ -71,6 +74,11 @@ pub struct FakeHost {
     verifiers: BTreeMap<String, Grader>,
     entries: Vec<Entry>,
     episodes: BTreeMap<String, Episode>,
+    tasks: Vec<String>,
+    player: Option<Player>,
+    no_harness: Option<String>,
+    /// Changes that the last proposal wants.
+    candidate: Vec<Mutation>,
     context_length: Option<usize>,
     step: u32,
     now_ms: f64,
@@ -114,7 +122,11 @@ impl FakeHost {
         let batch: Samples = self.pool();
         let ctx = self.context();
         self.step += 1;
-        self.call(|| R::propose(&ctx, &batch))
+        let proposal = self.call(|| R::propose(&ctx, &batch))?;
+        if let Proposal::Mutations(changes) = &proposal {
+            self.candidate.clone_from(changes);
+        }
+        Ok(proposal)
     }
 
     /// Calls `evaluate` with a candidate.

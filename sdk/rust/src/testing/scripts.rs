@@ -117,4 +117,35 @@ impl FakeHost {
         self.episodes.insert(task.to_owned(), outcome);
         self
     }
+
+    /// Names the tasks that [`FakeHost::plays`] plays.
+    #[must_use]
+    pub fn tasks(mut self, names: &[&str]) -> Self {
+        self.tasks = names.iter().map(|&name| name.to_owned()).collect();
+        self
+    }
+
+    /// How an episode ends, by the entries of its tree, the task and the seed.
+    #[must_use]
+    pub fn plays(mut self, player: fn(&[Entry], &str, u32) -> Episode) -> Self {
+        self.player = Some(player);
+        self
+    }
+
+    /// Makes the mutations of the last proposal the tree that serves, as a release does.
+    ///
+    /// # Errors
+    /// `capability` if they cannot be applied.
+    pub fn release_candidate(&mut self) -> crate::Result<()> {
+        self.entries = self.tree_of(&crate::harness::Tree::Candidate(super::CANDIDATE))?;
+        self.candidate.clear();
+        Ok(())
+    }
+
+    /// Refuses every call of the harness with this reason.
+    #[must_use]
+    pub fn without_harness(mut self, reason: &str) -> Self {
+        self.no_harness = Some(reason.to_owned());
+        self
+    }
 }
