@@ -80,7 +80,9 @@ fn too_few_pages_slow_requests_down_and_change_nothing() {
     let answers: Vec<_> = together.into_iter().map(collect).collect();
     let alone = self::own(1, 64);
     for (seed, answer) in answers.iter().enumerate() {
-        assert_eq!(run_on(&alone, request(seed as u64)), *answer, "{seed}");
+        // How much of a prompt was found in the cache depends on who was where when pages ran out.
+        let (tokens, finish) = run_on(&alone, request(seed as u64));
+        assert_eq!((&tokens, &finish.reason, &finish.text), (&answer.0, &answer.1.reason, &answer.1.text), "{seed}");
     }
     assert_eq!((own.stats().active, own.stats().queued), (0, 0));
 }
