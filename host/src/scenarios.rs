@@ -16,6 +16,7 @@ use reef_sandbox::{Fault, Quarantine, Recipe};
 use reef_store::{ReleaseStatus, ScenarioSettings, Store, StoreError};
 use tokio::sync::{Notify, RwLock as AsyncRwLock};
 
+pub use self::minting::promoted;
 pub use self::rollouts::LiveRollout;
 use crate::clock::now_ms;
 use crate::weights::{WeightsCache, WeightsError};

@@ -89,6 +89,14 @@ fn rss_mb() -> f64 {
     kilobytes.map_or(f64::NAN, |kilobytes: f64| kilobytes / 1000.0)
 }
 
+/// The value below which this share of the values lies.
+fn share(values: &[f64], share: f64) -> f64 {
+    let mut values = values.to_vec();
+    values.sort_by(f64::total_cmp);
+    let place = ((values.len() as f64 * share) as usize).min(values.len().saturating_sub(1));
+    values.get(place).copied().unwrap_or(f64::NAN)
+}
+
 /// The middle value.
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);

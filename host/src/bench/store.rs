@@ -15,7 +15,7 @@ use reef_store::{RecordBody, Retention, ScenarioSettings, Store, StoreError, Sto
 use serde_json::{Map, Value, json};
 use tokio::task::JoinSet;
 
-use super::{median, rss_mb};
+use super::{median, rss_mb, share};
 use crate::clock::now_ms;
 use crate::error::StartError;
 use crate::store_place::StoreSection;
@@ -114,6 +114,12 @@ impl Bench {
         }
     }
 
+    /// The records of the n-th import.
+    fn batch(&self, n: u32) -> Vec<RecordBody> {
+        let record = |k| RecordBody::Inference(Box::new(self.record(RecordId::fresh(), n * IMPORTED + k)));
+        (0..IMPORTED).map(record).collect()
+    }
+
     fn report(&self, of: RecordId) -> Report {
         Report {
             id: RecordId::fresh(),
@@ -129,12 +135,8 @@ impl Bench {
 
     /// Records a second.
     async fn imports(&self, batches: u32) -> Result<f64, StartError> {
-        let batch = |n: u32| -> Vec<RecordBody> {
-            let record = |k| RecordBody::Inference(Box::new(self.record(RecordId::fresh(), n * IMPORTED + k)));
-            (0..IMPORTED).map(record).collect()
-        };
         // Made beforehand, so that only the store is measured.
-        let made: Vec<_> = (0..batches).map(batch).collect();
+        let made: Vec<_> = (0..batches).map(|n| self.batch(n)).collect();
         let started = Instant::now();
         let mut calls = JoinSet::new();
         for batch in made {
@@ -182,9 +184,7 @@ impl Bench {
         for ended in calls.join_all().await {
             times.push(ended?);
         }
-        times.sort_by(f64::total_cmp);
-        let at = |share: f64| times.get((share * times.len() as f64) as usize).copied().unwrap_or(f64::NAN);
-        Ok((at(0.5), at(0.99)))
+        Ok((share(&times, 0.5), share(&times, 0.99)))
     }
 
     async fn large(&self, records: u32) -> Result<Value, StartError> {
@@ -228,14 +228,14 @@ impl Bench {
         let mut calls: JoinSet<Result<(), StoreError>> = JoinSet::new();
         for n in 0..records.div_ceil(IMPORTED) {
             while calls.len() >= IMPORTS_AT_ONCE {
-                done(calls.join_next().await, &bar)?;
+                next(&mut calls).await?;
+                bar.inc(u64::from(IMPORTED));
             }
-            let record = |k| RecordBody::Inference(Box::new(self.record(RecordId::fresh(), n * IMPORTED + k)));
-            let (bench, batch) = (self.clone(), (0..IMPORTED).map(record).collect());
+            let (bench, batch) = (self.clone(), self.batch(n));
             calls.spawn(async move { bench.store.import(&bench.tenant, &bench.scenario, batch).await.map(drop) });
         }
-        while !calls.is_empty() {
-            done(calls.join_next().await, &bar)?;
+        while next(&mut calls).await? {
+            bar.inc(u64::from(IMPORTED));
         }
         bar.finish_and_clear();
         Ok(())
@@ -249,21 +249,14 @@ fn id(record: &StoredRecord) -> RecordId {
     }
 }
 
-type Joined = Option<Result<Result<(), StoreError>, tokio::task::JoinError>>;
-
-fn done(joined: Joined, bar: &ProgressBar) -> Result<(), StartError> {
-    match joined {
-        Some(Ok(imported)) => imported?,
-        Some(Err(died)) => return Err(StartError::Other(format!("an import died: {died}"))),
-        None => {}
-    }
-    bar.inc(u64::from(IMPORTED));
+async fn all(mut calls: JoinSet<Result<(), StoreError>>) -> Result<(), StartError> {
+    while next(&mut calls).await? {}
     Ok(())
 }
 
-async fn all(mut calls: JoinSet<Result<(), StoreError>>) -> Result<(), StartError> {
-    while let Some(ended) = calls.join_next().await {
-        ended.map_err(|died| StartError::Other(format!("a caller died: {died}")))??;
-    }
-    Ok(())
+/// Waits for one of the calls; false = there was none.
+async fn next(calls: &mut JoinSet<Result<(), StoreError>>) -> Result<bool, StartError> {
+    let Some(ended) = calls.join_next().await else { return Ok(false) };
+    ended.map_err(|died| StartError::Other(format!("a caller died: {died}")))??;
+    Ok(true)
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::engine::user;
-use super::rss_mb;
+use super::{rss_mb, share};
 use crate::error::StartError;
 
 /// Streams that run all the time.
@@ -193,12 +193,4 @@ async fn answer(engine: &Engine, weights: Weights) -> Result<Vec<u32>, StartErro
         }
     }
     Ok(ids)
-}
-
-/// The value below which this share of the values lies.
-fn share(values: &[f64], share: f64) -> f64 {
-    let mut values = values.to_vec();
-    values.sort_by(f64::total_cmp);
-    let place = ((values.len() as f64 * share) as usize).min(values.len().saturating_sub(1));
-    values.get(place).copied().unwrap_or(f64::NAN)
 }

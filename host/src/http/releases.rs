@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{FromRef, FromRequest, FromRequestParts, Request, State};
 use axum::response::{IntoResponse, Response};
-use reef_core::{DecidedBy, ReleaseDecision, ReleaseId, ReleaseOrigin, ReleaseVerdict, ScenarioName, Step, TenantId};
+use reef_core::{DecidedBy, ReleaseId, ReleaseOrigin, ScenarioName, Step, TenantId};
 use reef_store::{ListedRelease, ReleaseStatus};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -18,7 +18,7 @@ use super::error::ApiError;
 use super::params::{Path, Query};
 use super::scenarios::Management;
 use crate::config::Scope;
-use crate::scenarios::{Scenario, to_the_end};
+use crate::scenarios::{Scenario, promoted, to_the_end};
 
 /// Steps of one listing.
 const STEPS_MAX: u32 = 1000;
@@ -148,8 +148,7 @@ async fn mint(management: Management, target: Target, origin: ReleaseOrigin) -> 
         ReleaseOrigin::Rollback { to } => format!("rolled back to {to}"),
         _ => "promoted a held candidate".to_owned(),
     };
-    let by = DecidedBy::Person { name: None };
-    let why = (origin, ReleaseDecision { verdict: ReleaseVerdict::Promoted, by, reason });
+    let why = (origin, promoted(DecidedBy::Person { name: None }, reason));
     let minted = async move { management.scenarios.mint_copy(&target.scenario, &target.release, why).await };
     Ok(Json(json!(to_the_end(minted).await?)))
 }

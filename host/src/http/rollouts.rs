@@ -1,10 +1,10 @@
 //! `/reef/scenarios/{s}/pin`, `/canary`, `/shadow`, `/rollout` and `/rollouts`: releases that are tried beside the head.
 
+use std::sync::Arc;
+
 use axum::Json;
 use axum::extract::State;
-use reef_core::{
-    CanaryPlan, DecidedBy, ReleaseDecision, ReleaseId, ReleaseOrigin, ReleaseVerdict, RolloutPlan, Sticky, Tag,
-};
+use reef_core::{CanaryPlan, DecidedBy, ReleaseId, ReleaseOrigin, RolloutPlan, Sticky, Tag};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
@@ -15,7 +15,7 @@ use super::error::ApiError;
 use super::params::Path;
 use super::scenarios::Management;
 use crate::config::Scope;
-use crate::scenarios::to_the_end;
+use crate::scenarios::{Scenario, promoted, to_the_end};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -96,9 +96,7 @@ pub async fn pin(
         let head = if head == to {
             head
         } else {
-            let by = DecidedBy::Person { name: None };
-            let reason = format!("rolled back to {to}, to be pinned");
-            let decision = ReleaseDecision { verdict: ReleaseVerdict::Promoted, by, reason };
+            let decision = promoted(DecidedBy::Person { name: None }, format!("rolled back to {to}, to be pinned"));
             let origin = ReleaseOrigin::Rollback { to: to.clone() };
             management.scenarios.mint_copy(&scenario, &to, (origin, decision)).await?.release_id
         };
@@ -109,38 +107,36 @@ pub async fn pin(
 
 /// `POST …/canary {release_id, percent, sticky: session|tag, tag, alpha, margin, pairs_min, pairs_max, scores}`
 pub async fn canary(
-    management: State<Management>,
+    State(management): State<Management>,
     caller: Caller,
-    name: Path<String>,
+    Path(name): Path<String>,
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
-    caller.require(Scope::Admin)?;
-    begin(management, caller, name, read::<CanaryBody>(body)?.plan()?).await
+    let scenario = management.open(&caller, Scope::Admin, &name).await?;
+    begin(management, scenario, read::<CanaryBody>(body)?.plan()?).await
 }
 
 /// `POST …/shadow {release_id, percent}`
 pub async fn shadow(
-    management: State<Management>,
-    caller: Caller,
-    name: Path<String>,
-    JsonObject(body): JsonObject,
-) -> Result<Json<Value>, ApiError> {
-    caller.require(Scope::Admin)?;
-    let ShadowBody { release_id, percent } = read(body)?;
-    begin(management, caller, name, (release_id, RolloutPlan::Shadow { percent })).await
-}
-
-async fn begin(
     State(management): State<Management>,
     caller: Caller,
     Path(name): Path<String>,
+    JsonObject(body): JsonObject,
+) -> Result<Json<Value>, ApiError> {
+    let scenario = management.open(&caller, Scope::Admin, &name).await?;
+    let ShadowBody { release_id, percent } = read(body)?;
+    begin(management, scenario, (release_id, RolloutPlan::Shadow { percent })).await
+}
+
+async fn begin(
+    management: Management,
+    scenario: Arc<Scenario>,
     (release, plan): (ReleaseId, RolloutPlan),
 ) -> Result<Json<Value>, ApiError> {
     plan.check().map_err(|problem| {
         let field = problem.split(' ').next().unwrap_or("body").to_owned();
         ApiError::invalid(field, problem)
     })?;
-    let scenario = management.open(&caller, Scope::Admin, &name).await?;
     let begun = async move { management.scenarios.begin_rollout(&scenario, &release, plan).await };
     Ok(Json(json!(to_the_end(begun).await?)))
 }

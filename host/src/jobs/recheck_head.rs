@@ -5,14 +5,14 @@
 
 use std::sync::Arc;
 
-use reef_core::{DecidedBy, Measurement, Recheck, Release, ReleaseDecision, ReleaseOrigin, ReleaseVerdict, recheck};
+use reef_core::{DecidedBy, Measurement, Recheck, Release, ReleaseOrigin, recheck};
 use reef_store::RecordedStep;
 
 use super::gate_candidate::{CANDIDATE, SERVED, lots, measure};
 use super::held_out::{Binding, HeldOut, Measured, ScoreCache, StepModels};
 use super::run_step::{StepError, Workshop};
 use super::transcript::heard_scores;
-use crate::scenarios::Scenario;
+use crate::scenarios::{Scenario, promoted};
 
 /// Chance that a check of a head that did not change alarms; small, because checks are many.
 const ALPHA: f64 = 0.01;
@@ -56,8 +56,7 @@ pub async fn recheck_head(
             // Whoever exchanged the head meanwhile has decided already.
             let unmoved = scenario.served().release.release_id == served.release.release_id && !scenario.is_pinned();
             if let Some(to) = original.manifest.parent.filter(|_| workshop.recheck_rollback && unmoved) {
-                let (verdict, by) = (ReleaseVerdict::Promoted, DecidedBy::Host);
-                let why = (ReleaseOrigin::Rollback { to: to.clone() }, ReleaseDecision { verdict, by, reason: told });
+                let why = (ReleaseOrigin::Rollback { to: to.clone() }, promoted(DecidedBy::Host, told));
                 workshop.scenarios.mint_copy(scenario, &to, why).await?;
             }
         }

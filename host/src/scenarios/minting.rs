@@ -11,6 +11,11 @@ use super::{Scenario, ScenarioError, ScenarioKey, Scenarios, Served, blocking};
 use crate::clock::now_ms;
 use crate::weights::WeightsError;
 
+/// The decision that a release serves.
+pub fn promoted(by: DecidedBy, reason: String) -> ReleaseDecision {
+    ReleaseDecision { verdict: ReleaseVerdict::Promoted, by, reason }
+}
+
 impl Scenarios {
     /// Every scenario starts from the named base model and from nothing else.
     pub(super) async fn mint_base(&self, key: &ScenarioKey) -> Result<Release, ScenarioError> {
@@ -27,11 +32,7 @@ impl Scenarios {
             records: None,
             metrics: Default::default(),
             evaluation: None,
-            decision: Some(ReleaseDecision {
-                verdict: ReleaseVerdict::Promoted,
-                by: DecidedBy::Host,
-                reason: "every scenario starts from its base".to_owned(),
-            }),
+            decision: Some(promoted(DecidedBy::Host, "every scenario starts from its base".to_owned())),
             created_at_ms: now_ms(),
         };
         let release = self.write(manifest, Vec::new()).await?;
@@ -117,8 +118,7 @@ impl Scenarios {
     pub(super) async fn take(&self, scenario: &Scenario, Detour { to, damage }: Detour) -> Result<(), ScenarioError> {
         tracing::error!(scenario = %scenario.key.1, release.id = %to, %damage, "scenario.detour");
         let reason = format!("the head cannot be served ({damage}); this is the last release before it that is whole");
-        let decision =
-            ReleaseDecision { verdict: ReleaseVerdict::Promoted, by: DecidedBy::Host, reason: reason.clone() };
+        let decision = promoted(DecidedBy::Host, reason.clone());
         self.mint_under_lock(scenario, &to, (ReleaseOrigin::Rollback { to: to.clone() }, decision)).await?;
         scenario.set_status(|status| status.regression = Some(reason));
         Ok(())

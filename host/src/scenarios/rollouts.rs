@@ -6,13 +6,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
 
 use reef_core::{
-    Arm, CanaryPlan, CanaryVerdict, DecidedBy, ReleaseDecision, ReleaseId, ReleaseOrigin, ReleaseVerdict, Rollout,
-    RolloutEnd, RolloutFigures, RolloutOutcome, RolloutPlan,
+    Arm, CanaryPlan, CanaryVerdict, DecidedBy, ReleaseId, ReleaseOrigin, Rollout, RolloutEnd, RolloutFigures,
+    RolloutOutcome, RolloutPlan,
 };
 use reef_store::ReleaseStatus;
 use tokio::sync::Semaphore;
 
-use super::{Scenario, ScenarioError, Scenarios, Served};
+use super::{Scenario, ScenarioError, Scenarios, Served, promoted};
 use crate::clock::now_ms;
 
 /// Shadow answers of one scenario at once; a request that finds no place is not shadowed.
@@ -27,6 +27,12 @@ pub struct LiveRollout {
     pub candidate: Option<Arc<Served>>,
     /// Places of shadow answers.
     pub shadows: Arc<Semaphore>,
+}
+
+impl LiveRollout {
+    fn new(rollout: Rollout, candidate: Option<Arc<Served>>) -> Self {
+        Self { rollout, candidate, shadows: Arc::new(Semaphore::new(SHADOWS_MAX)) }
+    }
 }
 
 impl Scenario {
@@ -56,11 +62,9 @@ impl Scenarios {
         let _minting = scenario.minting.lock().await;
         let (tenant, name) = &scenario.key;
         // What cannot be loaded must not become a row that no restart can go on with.
-        if plan.answers() && self.store.release(tenant, name, release).await?.is_some() {
-            self.weights.load(release).await?;
-        }
+        let candidate = self.candidate(scenario, release, &plan).await?;
         let rollout = self.store.begin_rollout(tenant, name, (release, &plan), now_ms()).await?;
-        scenario.set_rollout(Some(self.live(scenario, rollout.clone()).await?));
+        scenario.set_rollout(Some(LiveRollout::new(rollout.clone(), candidate)));
         tracing::info!(scenario = %name, release.id = %release, plan = %rollout.plan, "rollout.begin");
         Ok(rollout)
     }
@@ -133,26 +137,28 @@ impl Scenarios {
         }))
     }
 
-    /// A rollout as it runs, with the weights of its release.
-    async fn live(&self, scenario: &Scenario, rollout: Rollout) -> Result<LiveRollout, ScenarioError> {
+    /// The release of a rollout with its weights, where it answers.
+    async fn candidate(
+        &self,
+        scenario: &Scenario,
+        id: &ReleaseId,
+        plan: &RolloutPlan,
+    ) -> Result<Option<Arc<Served>>, ScenarioError> {
+        if !plan.answers() {
+            return Ok(None);
+        }
         let (tenant, name) = &scenario.key;
-        let id = &rollout.release;
-        let candidate = if rollout.plan.answers() {
-            let listed = self.store.release(tenant, name, id).await?;
-            let release = listed.ok_or_else(|| ScenarioError::UnknownRelease(id.clone()))?.release;
-            Some(Arc::new(Served::new(release, self.weights.load(id).await?, None)))
-        } else {
-            None
-        };
-        Ok(LiveRollout { rollout, candidate, shadows: Arc::new(Semaphore::new(SHADOWS_MAX)) })
+        let listed = self.store.release(tenant, name, id).await?;
+        let release = listed.ok_or_else(|| ScenarioError::UnknownRelease(id.clone()))?.release;
+        Ok(Some(Arc::new(Served::new(release, self.weights.load(id).await?, None))))
     }
 
     /// Goes on with the rollout that ran when the server stopped; one whose release is gone ends.
     pub(super) async fn resume_rollout(&self, scenario: &Scenario) -> Result<(), ScenarioError> {
         let (tenant, name) = &scenario.key;
         let Some(rollout) = self.store.running_rollout(tenant, name).await? else { return Ok(()) };
-        match self.live(scenario, rollout.clone()).await {
-            Ok(live) => scenario.set_rollout(Some(live)),
+        match self.candidate(scenario, &rollout.release, &rollout.plan).await {
+            Ok(candidate) => scenario.set_rollout(Some(LiveRollout::new(rollout, candidate))),
             Err(error) => {
                 tracing::error!(scenario = %name, release.id = %rollout.release, %error, "rollout.resume");
                 let reason = format!("its release cannot be served any more: {error}");
@@ -171,8 +177,7 @@ impl Scenarios {
             (ReleaseStatus::Held, ReleaseOrigin::Step { step }) => ReleaseOrigin::Promotion { step: *step },
             _ => ReleaseOrigin::Rollback { to: id.clone() },
         };
-        let decision =
-            ReleaseDecision { verdict: ReleaseVerdict::Promoted, by: DecidedBy::Gate, reason: reason.to_owned() };
+        let decision = promoted(DecidedBy::Gate, reason.to_owned());
         self.mint_under_lock(scenario, id, (origin, decision)).await?;
         Ok(())
     }
