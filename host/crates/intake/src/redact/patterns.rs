@@ -34,7 +34,7 @@ const fn kind(kind: &'static str, check: Check, pattern: &'static str) -> BuiltI
 /// Kind of values that a name gives away.
 pub(super) const NAMED_SECRET: &str = "named-secret";
 
-pub(super) const BUILT_IN: [BuiltIn; 33] = [
+pub(super) const BUILT_IN: [BuiltIn; 34] = [
     // PEM and PGP blocks, in lines, with "\n" spelled out, or cut off before their end.
     kind(
         "private-key",
@@ -56,6 +56,8 @@ pub(super) const BUILT_IN: [BuiltIn; 33] = [
         r"\bgl(?:pat|ptt|dt|rt|rtr|cbt|ft|soat|imt|agent|oas|ffct)-[A-Za-z0-9_-]{20,300}(?:\.[A-Za-z0-9_-]{2,64})*",
     ),
     kind("slack-webhook", Check::Value, r"\bhttps://hooks\.slack\.com/(?:services|workflows)/([A-Za-z0-9/_-]{20,120})"),
+    // Its numbers give it away; what follows them need not look random.
+    kind("slack-token", Check::Token, r"\bxox[abeoprs]-[0-9]{8,20}-[A-Za-z0-9-]{10,255}"),
     kind(
         "slack-token",
         Check::Random,

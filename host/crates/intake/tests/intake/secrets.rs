@@ -87,6 +87,12 @@ fn tokens_of_every_issuer_are_found_wherever_they_stand() {
 }
 
 #[test]
+fn numbers_before_the_word_of_a_token_give_it_away() {
+    let token = format!("{}-560463947205-560463947205-LMGAAFNCFgqnui5HBXIHcmrm", "xoxb");
+    assert_eq!(redactor().redact_text(&token).0, "[redacted:slack-token]");
+}
+
+#[test]
 fn private_keys_go_whole_whatever_ends_their_lines() {
     let redactor = redactor();
     let body: Vec<String> = (0..8).map(|line| drawn(64, 11 + line, WORD)).collect();
