@@ -160,11 +160,23 @@ async fn a_call_that_cannot_be_forced_is_refused() {
         answer.body
     );
     let strict = json!({ "type": "function", "function": { "name": "f", "strict": true, "parameters": { "type": "no such type" } } });
-    let answer = caller.chat("x", json!({ "tools": [strict], "tool_choice": "required" })).await;
-    assert_eq!(
-        (answer.status, &answer.body["error"]["param"]),
-        (StatusCode::BAD_REQUEST, &json!("tools")),
-        "{}",
-        answer.body
-    );
+    for choice in ["required", "auto"] {
+        let answer = caller.chat("x", json!({ "tools": [strict], "tool_choice": choice })).await;
+        assert_eq!(
+            (answer.status, &answer.body["error"]["param"]),
+            (StatusCode::BAD_REQUEST, &json!("tools")),
+            "{}",
+            answer.body
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_strict_function_leaves_text_free() {
+    let caller = shared();
+    let mut strict = function("weather");
+    strict["function"]["strict"] = json!(true);
+    let free = chat(&caller, json!({ "max_tokens": 12 })).await;
+    let guided = chat(&caller, json!({ "max_tokens": 12, "tools": [strict, function("forecast")] })).await;
+    assert_eq!(guided["choices"], free["choices"]);
 }

@@ -1,7 +1,7 @@
-//! What the text of an answer must match: a format, a call, or either.
-//! A format alone is compiled as it came; calls become a grammar in the form in which this model's answers are read
-//! again. Arguments follow the function's schema as far as it can be compiled: where it cannot, those of a strict
-//! function are refused and any other function gets any JSON object.
+//! What the text of an answer must match: a format, a call, either, or anything whose calls are those of strict
+//! functions. A format alone is compiled as it came; calls become a grammar in the form in which this model's answers
+//! are read again. Arguments follow the function's schema as far as it can be compiled: where it cannot, those of a
+//! strict function are refused and any other function gets any JSON object.
 
 use reef_dialects::{Ask, Dialect, Format, Tool, ToolChoice};
 use reef_engine::{CallFormat, Constraint, Engine, Guide, WHITE_SPACE};
@@ -34,11 +34,12 @@ const LLAMA_3: Form = Form { open: "{\"name\": ", middle: ", \"parameters\": ", 
 /// The guide of an answer; none if it is free. Blocks while it is compiled.
 pub(super) fn guide(engine: &Engine, ask: &Ask, dialect: Dialect) -> Result<Option<Guide>, ProviderError> {
     let must_call = matches!(ask.tool_choice, ToolChoice::Required | ToolChoice::Named(_));
-    if ask.format == Format::Text && !must_call {
-        return Ok(None);
-    }
     let (thinks, form) = (engine.opens_reasoning(), form_of(engine));
     let callable: Vec<&Tool> = functions(ask).filter(|tool| is_choice(ask, tool)).collect();
+    let strict = form.is_some() && callable.iter().any(|tool| tool.strict);
+    if ask.format == Format::Text && !must_call && !strict {
+        return Ok(None);
+    }
     if must_call && (callable.is_empty() || form.is_none()) {
         return Err(cannot_call(&callable));
     }
@@ -57,7 +58,12 @@ pub(super) fn guide(engine: &Engine, ask: &Ask, dialect: Dialect) -> Result<Opti
         return Ok(alone);
     }
     let many = ask.parallel_calls != Some(false) && !matches!(ask.tool_choice, ToolChoice::Named(_));
-    let grammar = grammar(thinks, format.as_ref(), calls.as_ref(), many);
+    let body = match &format {
+        Some(schema) => Body::Format(schema),
+        None if must_call => Body::Calls,
+        None => Body::Free,
+    };
+    let grammar = grammar(thinks, body, calls.as_ref(), many);
     engine.guide(&Constraint::Lark(grammar)).map(Some).map_err(|error| refused(error, dialect))
 }
 
@@ -140,29 +146,58 @@ fn arguments(parameters: &Value) -> Option<Value> {
     Some(Value::Object(wanted))
 }
 
+/// What the answer is beside its calls.
+#[derive(Debug, Clone, Copy)]
+enum Body<'a> {
+    /// Nothing: it has to call.
+    Calls,
+    /// JSON of this schema, in the place of calls.
+    Format(&'a Value),
+    /// Any text, with calls in it.
+    Free,
+}
+
 /// In the Lark syntax of llguidance.
-fn grammar(thinks: bool, format: Option<&Value>, calls: Option<&Calls>, many: bool) -> String {
+fn grammar(thinks: bool, body: Body<'_>, calls: Option<&Calls>, many: bool) -> String {
     let mut rules = Vec::new();
     let start = if thinks { "think (/[ \\n]{1,8}/)? body" } else { "body" };
     rules.push(format!("start: {start}"));
     if thinks {
         rules.push("think[suffix=\"</think>\"]: /(?s:.*)/".to_owned());
     }
-    let bodies = [format.map(|_| "answer"), calls.map(|_| "calls")];
-    rules.push(format!("body: {}", bodies.into_iter().flatten().collect::<Vec<_>>().join(" | ")));
-    rules.extend(format.map(|schema| format!("answer: {}", embedded(schema))));
+    match body {
+        Body::Free => rules.extend(calls.iter().flat_map(|calls| free(calls.form, many))),
+        Body::Format(schema) => {
+            rules.push(format!("body: answer{}", calls.map_or("", |_| " | calls")));
+            rules.push(format!("answer: {}", embedded(schema)));
+        }
+        Body::Calls => rules.push("body: calls".to_owned()),
+    }
     if let Some(Calls { form, functions }) = calls {
         let more = format!(" ({} call){{0,{}}}", literal(form.between), CALLS_MAX - 1);
         rules.push(format!("calls: call{}", if many { more.as_str() } else { "" }));
-        let names: Vec<String> = (0..functions.len()).map(|index| format!("call_{index}")).collect();
-        rules.push(format!("call: {}", names.join(" | ")));
+        rules.push(format!("call: {} named", literal(form.open)));
+        let names: Vec<String> = (0..functions.len()).map(|index| format!("named_{index}")).collect();
+        rules.push(format!("named: {}", names.join(" | ")));
         for (index, (name, schema)) in functions.iter().enumerate() {
-            let open = literal(&format!("{}{}{}", form.open, json!(name), form.middle));
-            rules.push(format!("call_{index}: {open} arguments_{index} {}", literal(form.close)));
+            let open = literal(&format!("{}{}", json!(name), form.middle));
+            rules.push(format!("named_{index}: {open} arguments_{index} {}", literal(form.close)));
             rules.push(format!("arguments_{index}: {}", embedded(schema)));
         }
     }
     rules.join("\n")
+}
+
+/// Text in which each beginning of a call begins a call. Where calls have no tag, what begins like one is one.
+fn free(form: Form, many: bool) -> Vec<String> {
+    let Some((tag, rest)) = form.open.split_once('>').map(|(tag, rest)| (format!("{tag}>"), rest)) else {
+        return vec!["body: calls | /(?s:\\s*[^{\\s].*)/ | \"\"".to_owned()];
+    };
+    vec![
+        format!("body: tagged{} /(?s:.*)/", if many { "*" } else { "?" }),
+        format!("tagged: tag {} named", literal(rest)),
+        format!("tag[suffix={}]: /(?s:.*)/", literal(&tag)),
+    ]
 }
 
 /// Text as a grammar spells it.
@@ -191,22 +226,32 @@ mod tests {
 
     #[test]
     fn a_grammar_holds_each_function_with_its_own_schema() {
-        let text = grammar(false, None, Some(&two()), false);
+        let text = grammar(false, Body::Calls, Some(&two()), false);
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(&lines[..4], ["start: body", "body: calls", "calls: call", "call: call_0 | call_1"]);
-        assert_eq!(
-            lines[4],
-            r#"call_0: "<tool_call>\n{\"name\": \"f\", \"arguments\": " arguments_0 "}\n</tool_call>""#
-        );
-        assert!(lines[5].starts_with("arguments_0: %json {") && lines[5].contains("\"lenient\":true"), "{}", lines[5]);
-        assert!(lines[6].contains(r#"\"g\\\"h\""#), "{}", lines[6]);
+        assert_eq!(&lines[..3], ["start: body", "body: calls", "calls: call"]);
+        assert_eq!(&lines[3..5], [r#"call: "<tool_call>\n{\"name\": " named"#, "named: named_0 | named_1"]);
+        assert_eq!(lines[5], r#"named_0: "\"f\", \"arguments\": " arguments_0 "}\n</tool_call>""#);
+        assert!(lines[6].starts_with("arguments_0: %json {") && lines[6].contains("\"lenient\":true"), "{}", lines[6]);
+        assert!(lines[7].contains(r#"\"g\\\"h\""#), "{}", lines[7]);
     }
 
     #[test]
     fn several_calls_are_bounded_and_a_format_or_thoughts_stand_beside_them() {
-        let text = grammar(true, Some(&json!({ "type": "object" })), Some(&two()), true);
+        let text = grammar(true, Body::Format(&json!({ "type": "object" })), Some(&two()), true);
         assert!(text.starts_with("start: think (/[ \\n]{1,8}/)? body\nthink[suffix=\"</think>\"]: /(?s:.*)/\n"));
         assert!(text.contains("body: answer | calls\n") && text.contains("calls: call (\"\\n\" call){0,7}\n"));
+    }
+
+    #[test]
+    fn free_text_holds_calls_behind_their_tag_or_is_one() {
+        let text = grammar(false, Body::Free, Some(&two()), true);
+        assert!(
+            text.starts_with("start: body\nbody: tagged* /(?s:.*)/\ntagged: tag \"\\n{\\\"name\\\": \" named\n"),
+            "{text}"
+        );
+        assert!(text.contains("tag[suffix=\"<tool_call>\"]: /(?s:.*)/\n"), "{text}");
+        let plain = Calls { form: LLAMA_3, ..two() };
+        assert!(grammar(false, Body::Free, Some(&plain), true).contains("body: calls | /(?s:\\s*[^{\\s].*)/ | \"\"\n"));
     }
 
     #[test]

@@ -290,3 +290,25 @@ fn hostile_constraints_cost_little() {
         }
     }
 }
+
+#[test]
+fn free_text_is_free_until_a_tag_and_after_what_the_tag_wants() {
+    let grammar = "start: tagged* /(?s:.*)/\ntagged: tag \"(\" /[0-9]{1,3}/ \")\"\ntag[suffix=\"<f>\"]: /(?s:.*)/";
+    let vocabulary = vocabulary();
+    let mut guide = guide(&vocabulary, &Constraint::Lark(grammar.to_owned()));
+    let mut mask = vec![0; vocabulary.usable.len()];
+    let mut may_follow = |guide: &mut Guide, text: &str| {
+        for byte in text.bytes() {
+            guide.take(u32::from(byte)).expect("allowed");
+        }
+        guide.mask(&mut mask).expect("mask");
+        allowed(&mask)
+    };
+    for _ in 0..2 {
+        let free = may_follow(&mut guide, "no <f here> yet\n");
+        assert!(free.len() > 250 && vocabulary.eos.iter().all(|id| free.contains(id)));
+        assert_eq!(may_follow(&mut guide, "<f>"), [u32::from(b'(')]);
+        assert_eq!(may_follow(&mut guide, "(123"), [u32::from(b')')]);
+        assert!(may_follow(&mut guide, ")").len() > 250);
+    }
+}
