@@ -321,14 +321,7 @@ impl Config {
         if self.engine.batch_max > BATCH_MAX {
             return Err(format!("engine.batch_max is {}; use at most {BATCH_MAX}", self.engine.batch_max));
         }
-        let lora = &self.engine.lora;
-        let fits = (1..=LORA_RANK_MAX).contains(&lora.rank) && lora.alpha.is_finite() && lora.alpha > 0.0;
-        if !fits {
-            let (rank, alpha) = (lora.rank, lora.alpha);
-            return Err(format!(
-                "engine.lora has rank {rank} and alpha {alpha}; use a rank from 1 to {LORA_RANK_MAX} and an alpha over 0"
-            ));
-        }
+        self.engine.lora.check().map_err(|problem| format!("engine.lora has {problem}"))?;
         if self.training.pool_max == 0 || self.training.step_seconds_max == 0 {
             return Err("training.pool_max and training.step_seconds_max must be at least 1".to_owned());
         }
@@ -348,8 +341,6 @@ impl Config {
 
 /// Rows of one forward pass.
 const BATCH_MAX: usize = 256;
-/// Rank of an adapter.
-const LORA_RANK_MAX: i64 = 1024;
 
 /// Maps whose keys are the operator's own.
 const FREE_MAPS: [&str; 6] =

@@ -66,22 +66,14 @@ impl WeightsCache {
         if let Some(found) = self.recall(release) {
             return Ok(found);
         }
-        let interrupted = |_| WeightsError::Interrupted(release.clone());
-        let _place = self.loading.acquire().await.map_err(|_| WeightsError::Interrupted(release.clone()))?;
+        let interrupted = || WeightsError::Interrupted(release.clone());
+        let _place = self.loading.acquire().await.map_err(|_| interrupted())?;
         // Another request may have brought it meanwhile.
         if let Some(found) = self.recall(release) {
             return Ok(found);
         }
         let (repo, engine, id) = (self.repo.clone(), self.engine.clone(), release.clone());
-        let (sender, loaded) = oneshot::channel();
-        let thread = std::thread::Builder::new().name("reef-weights".to_owned());
-        let started = thread.spawn(move || {
-            yield_to_serving();
-            // Nobody waits any more if the request has gone.
-            let _ = sender.send(read(&repo, &engine, &id));
-        });
-        started.map_err(|_| WeightsError::Interrupted(release.clone()))?;
-        let loaded = loaded.await.map_err(interrupted)??;
+        let loaded = beside_serving(move || read(&repo, &engine, &id)).await.ok_or_else(interrupted)??;
         self.keep(release.clone(), loaded.clone());
         Ok(loaded)
     }
@@ -104,10 +96,19 @@ impl WeightsCache {
     }
 }
 
-/// Reading an adapter takes a core for a moment: the threads that serve come first.
-fn yield_to_serving() {
-    // On Linux the priority is the calling thread's own. Without it, loading only disturbs more.
-    let _ = setpriority_process(None, LOADING_NICENESS);
+/// Runs work that takes a core for a moment on a thread of its own that steps back behind those that serve. None: the
+/// thread could not start or died.
+pub async fn beside_serving<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    let (sender, done) = oneshot::channel();
+    let thread = std::thread::Builder::new().name("reef-weights".to_owned());
+    let started = thread.spawn(move || {
+        // On Linux the priority is the calling thread's own. Without it, the work only disturbs more.
+        let _ = setpriority_process(None, LOADING_NICENESS);
+        // Nobody waits any more if the request has gone.
+        let _ = sender.send(work());
+    });
+    started.ok()?;
+    done.await.ok()
 }
 
 fn read(repo: &ReleaseRepo, engine: &Engine, release: &ReleaseId) -> Result<Weights, WeightsError> {

@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use super::engine::user;
 use super::{rss_mb, share};
 use crate::error::StartError;
+use crate::weights::beside_serving;
 
 /// Streams that run all the time.
 const STREAMS: usize = 4;
@@ -112,8 +113,8 @@ async fn load(
     files: &[(String, Vec<u8>)],
 ) -> Result<std::sync::Arc<reef_engine::Adapter>, StartError> {
     let (engine, files) = (engine.clone(), files.to_vec());
-    let read = tokio::task::spawn_blocking(move || engine.adapter_from_files(&files)).await;
-    Ok(read.map_err(|error| StartError::Other(error.to_string()))??)
+    let read = beside_serving(move || engine.adapter_from_files(&files)).await;
+    Ok(read.ok_or_else(|| StartError::Other("the thread that reads an adapter died".to_owned()))??)
 }
 
 /// Runs the streams for a time, each request with the weights that are current when it starts.

@@ -8,43 +8,36 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rand::{RngExt, SeedableRng, rngs::ChaCha12Rng};
 use reef_cpu::{Factors, Network};
-use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor, no_grad};
 
 use crate::error::EngineError;
+use crate::lora_config::LoraConfig;
 use crate::model::ModelConfig;
 
-/// Largest rank that is accepted: above it an adapter is no longer small against its model.
-pub const RANK_MAX: i64 = 256;
-
-/// Linear layers of one block that carry a pair.
+/// Linear layers of one block that can carry a pair.
 pub(crate) const PAIRS: usize = 7;
 
-/// How fresh adapters are made.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct LoraConfig {
-    /// Rank r, in 1..=256.
-    pub rank: i64,
-    /// The delta is scaled by alpha / rank.
-    pub alpha: f64,
-    /// Seed of the start values.
-    pub seed: u64,
-}
-
-impl Default for LoraConfig {
-    fn default() -> Self {
-        Self { rank: 16, alpha: 32.0, seed: 0 }
-    }
-}
-
-/// The two factors of one linear layer's delta: W + (alpha / rank) · B · A (Hu et al. 2021, eq. 3).
+/// The two factors of one linear layer's delta: W + scale · B · A (Hu et al. 2021, eq. 3). A layer that carries none has
+/// factors of rank 0.
 #[derive(Debug)]
 pub struct Pair {
     /// `[r, i]`.
     pub a: Tensor,
     /// `[o, r]`.
     pub b: Tensor,
+}
+
+impl Pair {
+    /// Of a layer that carries none.
+    pub(crate) fn none([input, output]: [i64; 2]) -> Result<Self, EngineError> {
+        let empty = |shape: [i64; 2]| Tensor::f_zeros(shape, (Kind::Float, tch::Device::Cpu));
+        Ok(Self { a: empty([0, input])?, b: empty([output, 0])? })
+    }
+
+    /// Does its layer carry none?
+    pub(crate) fn is_none(&self) -> bool {
+        self.a.numel() == 0
+    }
 }
 
 /// The seven pairs of one block.
@@ -80,6 +73,8 @@ pub struct Lora {
     pub rank: i64,
     /// The delta is scaled by alpha / rank.
     pub alpha: f64,
+    /// The delta is scaled by alpha / √rank instead.
+    pub rslora: bool,
     /// Name of the model it belongs to.
     pub base_model: String,
     /// One entry per block of the model.
@@ -89,14 +84,12 @@ pub struct Lora {
 impl Lora {
     /// Start values: A from U(−1/√i, 1/√i), which is Kaiming-uniform with a = √5, B zero. No gradients yet.
     pub fn init(model: &ModelConfig, config: &LoraConfig) -> Result<Self, EngineError> {
-        if !(1..=RANK_MAX).contains(&config.rank) || !config.alpha.is_finite() || config.alpha <= 0.0 {
-            return Err(EngineError::Adapter(format!(
-                "rank {} and alpha {}: rank must be in 1..={RANK_MAX}, alpha positive",
-                config.rank, config.alpha
-            )));
-        }
+        config.check().map_err(EngineError::Adapter)?;
         let mut generator = ChaCha12Rng::seed_from_u64(config.seed);
-        Self::build(config.rank, config.alpha, model, |_, _, [input, output]| {
+        Self::build((config.rank, config.alpha, config.rslora), model, |_, pair, [input, output]| {
+            if !config.targets.has(pair) {
+                return Pair::none([input, output]);
+            }
             let bound = 1.0 / (input as f32).sqrt();
             let values: Vec<f32> =
                 (0..config.rank * input).map(|_| (generator.random::<f32>() * 2.0 - 1.0) * bound).collect();
@@ -107,8 +100,7 @@ impl Lora {
 
     /// Makes every pair with `make(layer, pair, [i, o])`, in the order of `parameters`.
     pub(crate) fn build(
-        rank: i64,
-        alpha: f64,
+        (rank, alpha, rslora): (i64, f64, bool),
         model: &ModelConfig,
         mut make: impl FnMut(usize, usize, [i64; 2]) -> Result<Pair, EngineError>,
     ) -> Result<Self, EngineError> {
@@ -127,19 +119,21 @@ impl Lora {
         Ok(Self {
             rank,
             alpha,
+            rslora,
             base_model: model.name.clone(),
             layers: (0..model.layers).map(layer).collect::<Result<_, _>>()?,
         })
     }
 
-    /// alpha / rank.
+    /// What B · A is multiplied with.
     pub fn scale(&self) -> f64 {
-        self.alpha / self.rank as f64
+        scale((self.rank, self.alpha, self.rslora))
     }
 
-    /// Every tensor in a fixed order: layers, then q, k, v, o, gate, up, down, then A before B.
+    /// Every tensor that has numbers, in a fixed order: layers, then q, k, v, o, gate, up, down, then A before B.
     pub fn parameters(&self) -> Vec<&Tensor> {
-        self.layers.iter().flat_map(LayerLora::pairs).flat_map(|pair| [&pair.a, &pair.b]).collect()
+        let pairs = self.layers.iter().flat_map(LayerLora::pairs).filter(|pair| !pair.is_none());
+        pairs.flat_map(|pair| [&pair.a, &pair.b]).collect()
     }
 
     /// The pairs of each block in plain memory.
@@ -152,8 +146,10 @@ impl Lora {
         };
         let rank = usize::try_from(self.rank).unwrap_or(0);
         self.layers.iter().map(move |layer| {
-            let pair =
-                |pair: &Pair| Ok::<_, EngineError>(PlainPair { rank, a: numbers(&pair.a)?, b: numbers(&pair.b)? });
+            let pair = |pair: &Pair| {
+                let rank = if pair.is_none() { 0 } else { rank };
+                Ok::<_, EngineError>(PlainPair { rank, a: numbers(&pair.a)?, b: numbers(&pair.b)? })
+            };
             let [q, k, v, o, gate, up, down] = layer.pairs().map(pair);
             Ok([q?, k?, v?, o?, gate?, up?, down?])
         })
@@ -177,10 +173,16 @@ impl Lora {
         Ok(Self {
             rank: self.rank,
             alpha: self.alpha,
+            rslora: self.rslora,
             base_model: self.base_model.clone(),
             layers: self.layers.iter().map(layer).collect::<Result<_, _>>()?,
         })
     }
+}
+
+/// alpha / rank, or alpha / √rank.
+pub(crate) fn scale((rank, alpha, rslora): (i64, f64, bool)) -> f64 {
+    alpha / if rslora { (rank as f64).sqrt() } else { rank as f64 }
 }
 
 /// An adapter prepared for serving. Immutable: requests keep the one they came with.
@@ -219,7 +221,7 @@ impl Adapter {
 /// The number of the base model among generations.
 pub(crate) const BASE_GENERATION: u64 = 0;
 
-/// A pair in plain memory.
+/// A pair in plain memory; of rank 0 where a layer carries none.
 #[derive(Debug)]
 pub(crate) struct PlainPair {
     /// Rank.

@@ -14,11 +14,12 @@ use tokio::sync::mpsc::Receiver;
 
 #[cfg(test)]
 use crate::adapter::Lora;
-use crate::adapter::{Adapter, LoraConfig, PAIRS};
+use crate::adapter::{Adapter, PAIRS};
 use crate::chat::{ChatTemplate, ChatTurn};
 use crate::checkpoint::{Checkpoint, unsupported};
 use crate::error::EngineError;
 use crate::guide::{Constraint, Guide, Vocabulary};
+use crate::lora_config::LoraConfig;
 use crate::model::{Model, ModelConfig};
 use crate::network::{self, ServedWeights};
 use crate::peft::PeftFiles;

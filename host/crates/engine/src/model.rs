@@ -279,16 +279,20 @@ fn gated(gate_up: &Tensor, ffn_width: i64) -> Result<Tensor, EngineError> {
     Ok(gate.f_mul(&gate_up.f_narrow(-1, ffn_width, ffn_width)?)?)
 }
 
-/// (alpha / rank) · B · A · x for each pair, side by side.
-fn lora_delta(x: &Tensor, pairs: &[&Pair], scale: f64) -> Result<Tensor, EngineError> {
-    let rank = pairs.first().map_or(0, |pair| pair.a.size().first().copied().unwrap_or(0));
+/// scale · B · A · x for each pair, side by side; none if no layer carries one.
+fn lora_delta(x: &Tensor, pairs: &[&Pair], scale: f64) -> Result<Option<Tensor>, EngineError> {
+    if pairs.iter().all(|pair| pair.is_none()) {
+        return Ok(None);
+    }
     let a: Vec<&Tensor> = pairs.iter().map(|pair| &pair.a).collect();
     let low = x.f_linear(&Tensor::f_cat(&a, 0)?, None::<&Tensor>)?.f_mul_scalar(scale)?;
-    let mut deltas = Vec::with_capacity(pairs.len());
-    for (index, pair) in pairs.iter().enumerate() {
-        deltas.push(low.f_narrow(-1, index as i64 * rank, rank)?.f_linear(&pair.b, None::<&Tensor>)?);
+    let (mut deltas, mut start) = (Vec::with_capacity(pairs.len()), 0);
+    for pair in pairs {
+        let (rank, _) = pair.a.size2()?;
+        deltas.push(low.f_narrow(-1, start, rank)?.f_linear(&pair.b, None::<&Tensor>)?);
+        start += rank;
     }
-    Ok(Tensor::f_cat(&deltas, -1)?)
+    Ok(Some(Tensor::f_cat(&deltas, -1)?))
 }
 
 impl Layer {
@@ -342,8 +346,9 @@ impl Layer {
         let (b, t, _) = x_btd.size3()?;
         let adapted = |x: &Tensor, weight: &Tensor, pairs: &dyn Fn(&LayerLora) -> Vec<&Pair>| {
             let y = linear(x, weight)?;
-            match lora {
-                Some((lora, scale)) => Ok(y.f_add(&lora_delta(x, &pairs(lora), scale)?)?),
+            let delta = lora.map(|(lora, scale)| lora_delta(x, &pairs(lora), scale)).transpose()?.flatten();
+            match delta {
+                Some(delta) => Ok(y.f_add(&delta)?),
                 None => Ok::<_, EngineError>(y),
             }
         };

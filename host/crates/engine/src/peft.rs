@@ -2,14 +2,15 @@
 //! The trainer writes them into a candidate, the engine reads them from a release. What is read is bounded,
 //! finite and of exactly the model's shapes, or it is refused.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
-use crate::adapter::{Lora, PAIRS, Pair, PlainLayer, PlainPair, RANK_MAX};
+use crate::adapter::{Lora, PAIRS, Pair, PlainLayer, PlainPair, scale};
 use crate::error::EngineError;
+use crate::lora_config::RANK_MAX;
 use crate::model::ModelConfig;
 use crate::quant::Quant;
 
@@ -58,6 +59,13 @@ struct PeftConfig {
     fan_in_fan_out: bool,
 }
 
+impl PeftConfig {
+    /// Rank, alpha, and whether the root of the rank divides.
+    fn scaling(&self) -> (i64, f64, bool) {
+        (self.r, self.lora_alpha, self.use_rslora)
+    }
+}
+
 fn refused(problem: impl Into<String>) -> EngineError {
     EngineError::Adapter(problem.into())
 }
@@ -75,10 +83,10 @@ impl Lora {
             lora_alpha: self.alpha,
             peft_type: "LORA".to_owned(),
             r: self.rank,
-            target_modules: MODULES.iter().filter_map(|module| module.rsplit('.').next()).map(str::to_owned).collect(),
+            target_modules: self.target_modules(),
             task_type: Some("CAUSAL_LM".to_owned()),
             use_dora: false,
-            use_rslora: false,
+            use_rslora: self.rslora,
             alpha_pattern: serde_json::Map::new(),
             rank_pattern: serde_json::Map::new(),
             fan_in_fan_out: false,
@@ -86,7 +94,7 @@ impl Lora {
         let config = serde_json::to_vec_pretty(&config).map_err(|e| refused(e.to_string()))?;
         let mut matrices = Vec::new();
         for (index, layer) in self.layers.iter().enumerate() {
-            for (module, pair) in MODULES.iter().zip(layer.pairs()) {
+            for (module, pair) in MODULES.iter().zip(layer.pairs()).filter(|(_, pair)| !pair.is_none()) {
                 for (factor, tensor) in [("A", &pair.a), ("B", &pair.b)] {
                     let (rows, columns) = tensor.size2()?;
                     let mut bytes = vec![0u8; tensor.numel() * size_of::<f32>()];
@@ -108,11 +116,21 @@ impl Lora {
         Ok(vec![(CONFIG_FILE.to_owned(), config), (WEIGHTS_FILE.to_owned(), weights)])
     }
 
+    /// Names of the layers that carry a pair.
+    fn target_modules(&self) -> Vec<String> {
+        let carried = self.layers.first().map(|layer| layer.pairs().map(|pair| !pair.is_none())).unwrap_or_default();
+        let names = MODULES.iter().zip(carried).filter(|(_, carried)| *carried);
+        names.filter_map(|(module, _)| module.rsplit('.').next()).map(str::to_owned).collect()
+    }
+
     /// Reads an adapter for this model; files with other names are ignored.
     pub fn from_files(model: &ModelConfig, files: &[(String, Vec<u8>)]) -> Result<Self, EngineError> {
         let read = PeftFiles::open(model, files)?;
-        Self::build(read.config.r, read.config.lora_alpha, model, |layer, pair, [input, output]| {
+        Self::build(read.config.scaling(), model, |layer, pair, [input, output]| {
             let PlainPair { rank, a, b } = read.pair(layer, pair, [input, output])?;
+            if rank == 0 {
+                return Pair::none([input, output]);
+            }
             let matrix = |values: &[f32], shape: [i64; 2]| Tensor::f_from_slice(values)?.f_view(shape);
             Ok(Pair { a: matrix(&a, [rank as i64, input])?, b: matrix(&b, [output, rank as i64])? })
         })
@@ -136,20 +154,38 @@ impl<'a> PeftFiles<'a> {
         let config = read_config(file(CONFIG_FILE)?)?;
         let weights =
             SafeTensors::deserialize(file(WEIGHTS_FILE)?).map_err(|e| refused(format!("{WEIGHTS_FILE}: {e}")))?;
-        let expected = model.layers * MODULES.len() * 2;
-        if weights.len() != expected {
-            return Err(refused(format!(
-                "{WEIGHTS_FILE} holds {} tensors, this model needs {expected}: all seven linear layers of {} blocks",
-                weights.len(),
-                model.layers
-            )));
-        }
-        Ok(Self { model, config, weights })
+        let read = Self { model, config, weights };
+        read.check_names()?;
+        Ok(read)
     }
 
-    /// alpha / rank.
+    /// Every tensor is a factor of a layer that this model has, and a layer that has one has it in all blocks.
+    fn check_names(&self) -> Result<(), EngineError> {
+        let blocks = self.model.layers;
+        let names: HashSet<&str> = self.weights.names().into_iter().collect();
+        let wanted: HashSet<String> = MODULES
+            .iter()
+            .filter(|module| (0..blocks).any(|block| names.contains(tensor_name(block, module, "A").as_str())))
+            .flat_map(|module| (0..blocks).flat_map(move |block| ["A", "B"].map(|f| tensor_name(block, module, f))))
+            .collect();
+        if let Some(name) = wanted.iter().find(|name| !names.contains(name.as_str())) {
+            return Err(refused(format!("{WEIGHTS_FILE}: tensor {name} is missing; this model has {blocks} blocks")));
+        }
+        match names.into_iter().find(|name| !wanted.contains(*name)) {
+            None if wanted.is_empty() => Err(refused(format!("{WEIGHTS_FILE} holds no tensors"))),
+            None => Ok(()),
+            Some(name) => {
+                let name: String = name.escape_debug().take(128).collect();
+                Err(refused(format!(
+                    "{WEIGHTS_FILE}: tensor {name} is no factor of this model: {blocks} blocks of seven linear layers"
+                )))
+            }
+        }
+    }
+
+    /// What B · A is multiplied with.
     pub fn scale(&self) -> f32 {
-        (self.config.lora_alpha / self.config.r as f64) as f32
+        scale(self.config.scaling()) as f32
     }
 
     /// The pairs of each block.
@@ -165,7 +201,7 @@ impl<'a> PeftFiles<'a> {
         })
     }
 
-    /// Frobenius norm of each pair's delta, (alpha / rank) · B · A, without computing it: ‖BA‖² = ⟨BᵀB, AAᵀ⟩.
+    /// Frobenius norm of each pair's delta, scale · B · A, without computing it: ‖BA‖² = ⟨BᵀB, AAᵀ⟩.
     pub fn norms(&self) -> Result<Vec<[f64; PAIRS]>, EngineError> {
         let scale = f64::from(self.scale());
         let norm = |PlainPair { rank, a, b }: &PlainPair| {
@@ -186,6 +222,9 @@ impl<'a> PeftFiles<'a> {
     fn pair(&self, layer: usize, pair: usize, [input, output]: [i64; 2]) -> Result<PlainPair, EngineError> {
         let module = MODULES.get(pair).copied().unwrap_or_default();
         let read = |factor, shape| read_matrix(&self.weights, &tensor_name(layer, module, factor), shape);
+        if self.weights.tensor(&tensor_name(layer, module, "A")).is_err() {
+            return Ok(PlainPair { rank: 0, a: Vec::new(), b: Vec::new() });
+        }
         let rank = self.config.r;
         Ok(PlainPair {
             rank: usize::try_from(rank).unwrap_or(0),
@@ -206,13 +245,14 @@ fn read_config(bytes: &[u8]) -> Result<PeftConfig, EngineError> {
     let config: PeftConfig = serde_json::from_slice(bytes).map_err(|e| refused(format!("{CONFIG_FILE}: {e}")))?;
     if config.peft_type != "LORA"
         || config.use_dora
-        || config.use_rslora
         || config.fan_in_fan_out
         || !config.alpha_pattern.is_empty()
         || !config.rank_pattern.is_empty()
         || config.bias.as_deref().is_some_and(|bias| bias != "none")
     {
-        return Err(refused(format!("{CONFIG_FILE}: plain LoRA without biases, of one rank and alpha, is supported")));
+        return Err(refused(format!(
+            "{CONFIG_FILE}: plain or rank-stabilised LoRA without biases, of one rank and alpha, is supported"
+        )));
     }
     if !(1..=RANK_MAX).contains(&config.r) || !config.lora_alpha.is_finite() {
         return Err(refused(format!(
@@ -245,7 +285,7 @@ fn read_matrix(weights: &SafeTensors<'_>, name: &str, shape: [i64; 2]) -> Result
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::adapter::LoraConfig;
+    use crate::lora_config::{LoraConfig, Targets};
 
     fn model() -> ModelConfig {
         ModelConfig {
@@ -267,7 +307,8 @@ mod tests {
     }
 
     fn files() -> Vec<(String, Vec<u8>)> {
-        let lora = Lora::init(&model(), &LoraConfig { rank: 2, alpha: 4.0, seed: 7 }).expect("init");
+        let lora =
+            Lora::init(&model(), &LoraConfig { rank: 2, alpha: 4.0, seed: 7, ..LoraConfig::default() }).expect("init");
         lora.to_files().expect("files")
     }
 
@@ -275,6 +316,27 @@ mod tests {
     fn files_round_trip_bit_for_bit() {
         let again = Lora::from_files(&model(), &files()).expect("read").to_files().expect("files");
         assert_eq!(again, files());
+    }
+
+    #[test]
+    fn layers_without_a_pair_stay_without_one_and_the_root_of_the_rank_is_kept() {
+        let targets = Targets::of(["v_proj", "q_proj"]).expect("known");
+        let config = LoraConfig { rank: 4, alpha: 8.0, rslora: true, targets, seed: 7 };
+        let files = Lora::init(&model(), &config).expect("init").to_files().expect("files");
+        let read = Lora::from_files(&model(), &files).expect("read");
+        assert_eq!((read.parameters().len(), read.scale(), read.target_modules().len()), (2 * 2 * 2, 4.0, 2));
+        assert_eq!(read.to_files().expect("files"), files);
+        let half = half_of_a_pair(&files[1].1);
+        let problem = Lora::from_files(&model(), &[files[0].clone(), (WEIGHTS_FILE.to_owned(), half)]);
+        assert!(problem.is_err_and(|problem| problem.to_string().contains("missing")));
+    }
+
+    /// The same tensors without one of their second factors.
+    fn half_of_a_pair(bytes: &[u8]) -> Vec<u8> {
+        let tensors = SafeTensors::deserialize(bytes).expect("safetensors");
+        let gone = tensor_name(0, MODULES[0], "B");
+        let left = tensors.tensors().into_iter().filter(|(name, _)| *name != gone);
+        safetensors::serialize(left, None).expect("bytes")
     }
 
     #[test]
@@ -300,7 +362,8 @@ mod tests {
 
     #[test]
     fn norms_are_those_of_the_products() {
-        let mut lora = Lora::init(&model(), &LoraConfig { rank: 2, alpha: 4.0, seed: 7 }).expect("init");
+        let mut lora =
+            Lora::init(&model(), &LoraConfig { rank: 2, alpha: 4.0, seed: 7, ..LoraConfig::default() }).expect("init");
         for (index, layer) in lora.layers.iter_mut().enumerate() {
             layer.down.b = layer.down.b.full_like(0.5 + index as f64);
         }

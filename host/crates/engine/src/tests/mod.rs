@@ -14,8 +14,9 @@ use reef_core::{Message, Sampling};
 use tch::Tensor;
 use tokio::sync::mpsc::Receiver;
 
-use crate::adapter::{Adapter, Lora, LoraConfig};
+use crate::adapter::{Adapter, Lora};
 use crate::engine::{Engine, EngineConfig};
+use crate::lora_config::LoraConfig;
 use crate::network::ServedWeights;
 use crate::scheduler::{Event, Finish, FinishReason, Request, Token, Weights};
 
@@ -48,7 +49,9 @@ fn adapter(seed: u64) -> Arc<Adapter> {
 
 /// Some B are random too: they borrow the A of another seed.
 fn lora(seed: u64) -> Lora {
-    let init = |seed| Lora::init(engine().shape(), &LoraConfig { rank: 4, alpha: 8.0, seed }).expect("init");
+    let init = |seed| {
+        Lora::init(engine().shape(), &LoraConfig { rank: 4, alpha: 8.0, seed, ..LoraConfig::default() }).expect("init")
+    };
     let (mut lora, other) = (init(seed), init(seed + 100));
     for (layer, other) in lora.layers.iter_mut().zip(&other.layers) {
         layer.o.b = (&other.q.a * 8.0).tr().contiguous();

@@ -7,9 +7,9 @@ use reef_core::{RecordId, ReleaseId, Sample, Trajectory};
 use serde_json::Map;
 
 use super::Trainer;
-use crate::adapter::LoraConfig;
 use crate::engine::ServingLoad;
 use crate::error::EngineError;
+use crate::lora_config::LoraConfig;
 use crate::model::{Architecture, Model, ModelConfig};
 
 /// A sample whose last `response` tokens were sampled at temperature 1 with log-prob −1, numbered `sequence`.
@@ -70,7 +70,7 @@ pub(super) fn open(
     serving: Arc<ServingLoad>,
     files: Option<&[(String, Vec<u8>)]>,
 ) -> Result<Trainer, EngineError> {
-    let fresh = LoraConfig { rank: 4, alpha: 8.0, seed: 1 };
+    let fresh = LoraConfig { rank: 4, alpha: 8.0, seed: 1, ..LoraConfig::default() };
     Trainer::over(Arc::clone(model), (serving, 2), &fresh, files)
 }
 

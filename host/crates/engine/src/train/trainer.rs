@@ -22,9 +22,10 @@ use super::passes::Passes;
 use super::plan::Plan;
 use super::policies::{Policies, Policy};
 use super::state;
-use crate::adapter::{Lora, LoraConfig};
+use crate::adapter::Lora;
 use crate::engine::{Engine, ServingLoad};
 use crate::error::EngineError;
+use crate::lora_config::LoraConfig;
 use crate::model::Model;
 use crate::peft::{CONFIG_FILE, WEIGHTS_FILE};
 

@@ -12,8 +12,9 @@ use super::super::plan::{Plan, PlannedTerm};
 use super::super::policies::Policies;
 use super::super::{Distillation, Divergence, Importance, KlPenalty, Support, TopKDistillation, TrainControl};
 use super::*;
-use crate::adapter::{Lora, LoraConfig};
+use crate::adapter::Lora;
 use crate::frozen::Frozen;
+use crate::lora_config::LoraConfig;
 
 const GOLDEN: &str = include_str!("../../../golden/objectives.json");
 
@@ -162,7 +163,8 @@ fn every_objective_has_the_loss_and_the_gradient_that_pytorch_finds() {
     let (student, teacher_nv) = (numbers(&golden["student"]), rows(numbers(&golden["teacher"])));
     let logt_n =
         teacher_nv.log_softmax(1, Kind::Float).gather(1, &columns.targets_n.unsqueeze(1), false).squeeze_dim(1);
-    let lora = Lora::init(model.config(), &LoraConfig { rank: 1, alpha: 1.0, seed: 1 }).expect("adapter");
+    let lora = Lora::init(model.config(), &LoraConfig { rank: 1, alpha: 1.0, seed: 1, ..LoraConfig::default() })
+        .expect("adapter");
     let policies = Policies::new(lora, None).expect("policies");
     let passes = Passes { model, serving: Arc::new(ServingLoad::default()), threads: 1, control: TrainControl::new() };
 

@@ -2,7 +2,7 @@
 
 use super::super::{EMA_FILE, KlPenalty, RatioSource};
 use super::*;
-use crate::adapter::LoraConfig;
+use crate::lora_config::LoraConfig;
 
 fn with_kl(weight: Weight, samples: &[Sample], coefficient: f32, reference: Policy) -> PolicyGradient {
     PolicyGradient { kl: Some(KlPenalty { coefficient, reference }), ..gradient_of(weight, samples) }
@@ -254,7 +254,7 @@ fn resuming_with_a_moving_average_equals_not_stopping() {
     ema.1.truncate(ema.1.len() - 1);
     let opened = open(&model, Arc::new(ServingLoad::default()), Some(&damaged));
     assert!(opened.expect_err("refused").to_string().contains(EMA_FILE));
-    let rank_2 = LoraConfig { rank: 2, alpha: 4.0, seed: 1 };
+    let rank_2 = LoraConfig { rank: 2, alpha: 4.0, seed: 1, ..LoraConfig::default() };
     let average_only = without(&files, &[CONFIG_FILE, WEIGHTS_FILE, TRAINER_STATE_FILE, CRITIC_FILE]);
     let load = || (Arc::new(ServingLoad::default()), 2);
     let opened = Trainer::over(Arc::clone(&model), load(), &rank_2, Some(&average_only));
