@@ -3,9 +3,11 @@
 //! the columns in order, whatever the number of rows at once: an answer does not depend on its batch.
 #![expect(unsafe_code, reason = "vector instructions read and write through pointers; callers vouch for their lengths")]
 
+pub(crate) mod integer;
+
 use std::arch::x86_64::*;
 
-use crate::matrix::{ScaleValues, Scales, TILE};
+use crate::matrix::TILE;
 
 /// Does this processor have all that is used here?
 pub(crate) fn available() -> bool {
@@ -17,19 +19,9 @@ type Pair = [__m256; 2];
 
 /// Weights of one tile, column by column.
 pub(crate) trait Tile: Copy {
-    /// What is the same for the columns of a group.
-    type Group: Copy;
-
-    /// Columns of a group.
-    fn width(&self) -> usize;
-
     /// # Safety
-    /// `column` starts a group of the tile.
-    unsafe fn group(&self, column: usize) -> Self::Group;
-
-    /// # Safety
-    /// The tile has the column, and `group` is its group.
-    unsafe fn column(&self, column: usize, group: &Self::Group) -> Pair;
+    /// The tile has the column.
+    unsafe fn column(&self, column: usize) -> Pair;
 }
 
 /// f32 weights.
@@ -37,19 +29,9 @@ pub(crate) trait Tile: Copy {
 pub(crate) struct F32(pub *const f32);
 
 impl Tile for F32 {
-    type Group = ();
-
-    fn width(&self) -> usize {
-        usize::MAX
-    }
-
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn group(&self, _: usize) {}
-
-    #[inline]
-    #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn column(&self, column: usize, (): &()) -> Pair {
+    unsafe fn column(&self, column: usize) -> Pair {
         // SAFETY: the caller's word.
         unsafe {
             let at = self.0.add(column * TILE);
@@ -63,19 +45,9 @@ impl Tile for F32 {
 pub(crate) struct Half<const BF: bool>(pub *const u16);
 
 impl<const BF: bool> Tile for Half<BF> {
-    type Group = ();
-
-    fn width(&self) -> usize {
-        usize::MAX
-    }
-
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn group(&self, _: usize) {}
-
-    #[inline]
-    #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn column(&self, column: usize, (): &()) -> Pair {
+    unsafe fn column(&self, column: usize) -> Pair {
         // SAFETY: the caller's word.
         unsafe {
             let at = self.0.add(column * TILE);
@@ -91,105 +63,6 @@ unsafe fn halves<const BF: bool>(at: *const u16) -> __m256 {
     // SAFETY: the caller's word: eight numbers.
     let eight = unsafe { _mm_loadu_si128(at.cast()) };
     if BF { _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(eight))) } else { _mm256_cvtph_ps(eight) }
-}
-
-/// Where a tile's scales are.
-#[derive(Clone, Copy)]
-pub(crate) struct ScalesAt {
-    width: usize,
-    stride: usize,
-    offsets: bool,
-    halves: *const u16,
-    singles: *const f32,
-}
-
-impl ScalesAt {
-    /// Those of tile `tile` of a matrix of `columns` columns.
-    pub fn new(scales: &Scales, tile: usize, columns: usize) -> Self {
-        let start = tile * columns.div_ceil(scales.width) * scales.stride();
-        let (halves, singles) = match &scales.values {
-            ScaleValues::F16(values) => (values[start..].as_ptr(), std::ptr::null()),
-            ScaleValues::F32(values) => (std::ptr::null(), values[start..].as_ptr()),
-        };
-        Self { width: scales.width, stride: scales.stride(), offsets: scales.offsets, halves, singles }
-    }
-
-    /// (d, m) of the group that starts at `column`.
-    #[inline]
-    #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn load(&self, column: usize) -> (Pair, Pair) {
-        let start = column / self.width * self.stride;
-        // SAFETY: the caller's word: the tile has the group, so its scales are there.
-        unsafe {
-            let pair = |at: usize| {
-                if self.halves.is_null() {
-                    [_mm256_loadu_ps(self.singles.add(at)), _mm256_loadu_ps(self.singles.add(at + 8))]
-                } else {
-                    [halves::<false>(self.halves.add(at)), halves::<false>(self.halves.add(at + 8))]
-                }
-            };
-            let m = if self.offsets { pair(start + TILE) } else { [_mm256_setzero_ps(); 2] };
-            (pair(start), m)
-        }
-    }
-}
-
-/// 8-bit weights.
-#[derive(Clone, Copy)]
-pub(crate) struct Eight(pub *const i8, pub ScalesAt);
-
-impl Tile for Eight {
-    type Group = (Pair, Pair);
-
-    fn width(&self) -> usize {
-        self.1.width
-    }
-
-    #[inline]
-    #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn group(&self, column: usize) -> Self::Group {
-        // SAFETY: the caller's word.
-        unsafe { self.1.load(column) }
-    }
-
-    #[inline]
-    #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn column(&self, column: usize, (d, m): &Self::Group) -> Pair {
-        // SAFETY: the caller's word.
-        let sixteen = unsafe { _mm_loadu_si128(self.0.add(column * TILE).cast()) };
-        let low = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(sixteen));
-        let high = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_unpackhi_epi64(sixteen, sixteen)));
-        [_mm256_fmadd_ps(low, d[0], m[0]), _mm256_fmadd_ps(high, d[1], m[1])]
-    }
-}
-
-/// 4-bit weights.
-#[derive(Clone, Copy)]
-pub(crate) struct Four(pub *const u8, pub ScalesAt);
-
-impl Tile for Four {
-    type Group = (Pair, Pair);
-
-    fn width(&self) -> usize {
-        self.1.width
-    }
-
-    #[inline]
-    #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn group(&self, column: usize) -> Self::Group {
-        // SAFETY: the caller's word.
-        unsafe { self.1.load(column) }
-    }
-
-    #[inline]
-    #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn column(&self, column: usize, (d, m): &Self::Group) -> Pair {
-        // SAFETY: the caller's word.
-        let bytes = unsafe { _mm256_cvtepu8_epi32(_mm_loadl_epi64(self.0.add(column * (TILE / 2)).cast())) };
-        let low = _mm256_cvtepi32_ps(_mm256_and_si256(bytes, _mm256_set1_epi32(15)));
-        let high = _mm256_cvtepi32_ps(_mm256_srli_epi32::<4>(bytes));
-        [_mm256_fmadd_ps(low, d[0], m[0]), _mm256_fmadd_ps(high, d[1], m[1])]
-    }
 }
 
 /// `T` tiles of `columns` columns times `M` vectors: `out[t][m]` gets 16 sums each, or goes on from those that are
@@ -212,22 +85,16 @@ pub(crate) unsafe fn product<W: Tile, const T: usize, const M: usize>(
             *sums = unsafe { [_mm256_loadu_ps(out.add(index * TILE)), _mm256_loadu_ps(out.add(index * TILE + 8))] };
         }
     }
-    let mut column = 0;
-    while column < columns {
-        let end = columns.min(column.saturating_add(tiles[0].width()));
-        // SAFETY: `column` starts a group and every column below `columns` exists.
-        unsafe {
-            let groups = tiles.map(|tile| tile.group(column));
-            while column < end {
-                for t in 0..T {
-                    let [low, high] = tiles[t].column(column, &groups[t]);
-                    for m in 0..M {
-                        let x = _mm256_broadcast_ss(&*x[m].add(column));
-                        sums[t][m][0] = _mm256_fmadd_ps(low, x, sums[t][m][0]);
-                        sums[t][m][1] = _mm256_fmadd_ps(high, x, sums[t][m][1]);
-                    }
+    for column in 0..columns {
+        for t in 0..T {
+            // SAFETY: every column below `columns` exists, in tiles and vectors.
+            unsafe {
+                let [low, high] = tiles[t].column(column);
+                for m in 0..M {
+                    let x = _mm256_broadcast_ss(&*x[m].add(column));
+                    sums[t][m][0] = _mm256_fmadd_ps(low, x, sums[t][m][0]);
+                    sums[t][m][1] = _mm256_fmadd_ps(high, x, sums[t][m][1]);
                 }
-                column += 1;
             }
         }
     }
@@ -254,7 +121,7 @@ pub(crate) unsafe fn weighted<const M: usize>(runs: &[(*const f32, usize)], x: [
         for column in 0..*columns {
             // SAFETY: the caller's word.
             unsafe {
-                let [low, high] = F32(*start).column(column, &());
+                let [low, high] = F32(*start).column(column);
                 for m in 0..M {
                     let x = _mm256_broadcast_ss(&*x[m].add(at));
                     sums[m][0] = _mm256_fmadd_ps(low, x, sums[m][0]);
@@ -276,22 +143,16 @@ pub(crate) unsafe fn weighted<const M: usize>(runs: &[(*const f32, usize)], x: [
 /// The weights of columns `from..to` of a tile as f32, 16 numbers each.
 ///
 /// # Safety
-/// The tile has these columns, `from` starts a group, and `out` has room.
+/// The tile has these columns, and `out` has room.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) unsafe fn unpack<W: Tile>(tile: W, from: usize, to: usize, mut out: *mut f32) {
-    let mut column = from;
-    while column < to {
-        let end = to.min(column.saturating_add(tile.width()));
-        // SAFETY: as in `product`.
+pub(crate) unsafe fn unpack<W: Tile>(tile: W, from: usize, to: usize, out: *mut f32) {
+    for column in from..to {
+        // SAFETY: the caller's word.
         unsafe {
-            let group = tile.group(column);
-            while column < end {
-                let [low, high] = tile.column(column, &group);
-                _mm256_storeu_ps(out, low);
-                _mm256_storeu_ps(out.add(8), high);
-                out = out.add(TILE);
-                column += 1;
-            }
+            let [low, high] = tile.column(column);
+            let out = out.add((column - from) * TILE);
+            _mm256_storeu_ps(out, low);
+            _mm256_storeu_ps(out.add(8), high);
         }
     }
 }

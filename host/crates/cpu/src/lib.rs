@@ -6,6 +6,7 @@
 mod attention;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+mod integer;
 mod kv;
 mod linear;
 mod lora;

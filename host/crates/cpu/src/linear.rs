@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 
+use crate::integer::{self, Integers};
 use crate::matrix::{Matrix, TILE};
 use crate::pool::{Pool, Scratch, room};
 use crate::product::{Vectors, gated, single_times, tiles_times};
@@ -118,11 +119,16 @@ impl Linear {
             items
                 .extend((0..matrix.tiles()).step_by(size).map(|first| (part, first, size.min(matrix.tiles() - first))));
         }
+        let mut integers = std::mem::take(&mut pool.integers);
+        if self.parts.iter().any(|part| part.scales().is_some()) {
+            integers.fill(pool, x);
+        }
         pool.run(items.len(), &|item, scratch| {
             let (part, first, count) = items[item];
             // SAFETY: items have different tiles, so they write different columns.
-            unsafe { self.item(Item { part, first, count, x, deltas, fate }, output, scratch) }
+            unsafe { self.item(Item { part, first, count, x, integers: &integers, deltas, fate }, output, scratch) }
         });
+        pool.integers = integers;
     }
 
     /// # Safety
@@ -134,9 +140,9 @@ impl Linear {
         let mut sums = std::mem::take(&mut scratch.tile);
         room(&mut sums, size * 2);
         let (sums_first, sums_second) = sums.split_at_mut(size);
-        self.sums(&item, part, &mut scratch.panel, sums_first);
+        self.sums(&item, part, scratch, sums_first);
         if gate {
-            self.sums(&item, 1, &mut scratch.panel, sums_second);
+            self.sums(&item, 1, scratch, sums_second);
         }
         let before: usize = if gate { 0 } else { self.parts[..part].iter().map(Matrix::rows).sum() };
         let wide = |tile: usize| TILE.min(self.parts[part].rows() - tile * TILE);
@@ -162,9 +168,14 @@ impl Linear {
     }
 
     /// `[tile][token][16]` of the item's tiles, taken from `part`: products, bias and deltas.
-    fn sums(&self, item: &Item<'_>, part: usize, panel: &mut Vec<f32>, out: &mut [f32]) {
-        let Item { first, count, x, deltas, .. } = *item;
-        tiles_times(&self.parts[part], (first, count), x, panel, out);
+    fn sums(&self, item: &Item<'_>, part: usize, scratch: &mut Scratch, out: &mut [f32]) {
+        let Item { first, count, x, integers, deltas, .. } = *item;
+        match self.parts[part].scales() {
+            Some(scales) => {
+                integer::tiles_times((&self.parts[part], scales), (first, count), integers, &mut scratch.pairs, out)
+            }
+            None => tiles_times(&self.parts[part], (first, count), x, &mut scratch.panel, out),
+        }
         let wide = x.count() * TILE;
         if let Some(bias) = &self.bias {
             let start = self.parts[..part].iter().map(Matrix::rows).sum::<usize>() + first * TILE;
@@ -177,7 +188,7 @@ impl Linear {
             let Some(tiles) = delta.up.tiles.get(part).filter(|tiles| !tiles.is_empty()) else { continue };
             let (size, many) = (delta.up.rank * TILE, delta.tokens.len() * TILE);
             let low = delta.low.columns(delta.up.offsets[part], delta.up.rank);
-            let more = room(panel, count * many);
+            let more = room(&mut scratch.panel, count * many);
             single_times(&tiles[first * size..(first + count) * size], low, more);
             for (tile, more) in more.chunks_exact(many).enumerate().take(count) {
                 let out = &mut out[tile * wide + delta.tokens.start * TILE..];
@@ -193,6 +204,8 @@ struct Item<'a> {
     first: usize,
     count: usize,
     x: Vectors<'a>,
+    /// The same vectors, where a part needs them so.
+    integers: &'a Integers,
     deltas: &'a [Delta<'a>],
     fate: Fate,
 }

@@ -7,10 +7,11 @@ use std::ops::Range;
 use half::{bf16, f16};
 
 use crate::memory;
-use crate::product::PANEL;
 
 /// Rows of a tile.
 pub const TILE: usize = 16;
+/// Columns of the groups that vectors of integers have, see `integer.rs`.
+pub(crate) const GROUP: usize = 32;
 
 /// Rows of weights as a checkpoint has them.
 #[derive(Debug)]
@@ -94,7 +95,7 @@ fn reorder<T: Copy>(values: &[T], order: &[usize]) -> Vec<T> {
 pub struct Groups {
     /// 4 (0..=15) or 8 (−128..=127).
     pub bits: u8,
-    /// Columns of a group.
+    /// Columns of a group: 16 or 32, and rows are whole groups of 32.
     pub width: usize,
     /// One per weight.
     pub quants: Vec<i8>,
@@ -112,15 +113,16 @@ pub struct Matrix {
     form: Form,
 }
 
-/// What a matrix is stored as; the tile index is slowest, then the column, then the row of the tile.
+/// What a matrix is stored as; the tile index is slowest, then the column, then the row of the tile. Of integers two
+/// columns stand side by side, as one instruction multiplies and adds them.
 #[derive(Debug)]
 pub(crate) enum Form {
     F32(Vec<f32>),
     F16(Vec<u16>),
     Bf16(Vec<u16>),
-    /// One byte per weight.
+    /// One byte per weight: `[tile][pair of columns][16 rows][2]`.
     Eight(Vec<i8>, Scales),
-    /// Eight bytes per column: rows 0..8 in the low nibbles, rows 8..16 in the high ones.
+    /// `[tile][pair of columns][8][2]` bytes: rows 0..8 in the low nibbles, rows 8..16 in the high ones.
     Four(Vec<u8>, Scales),
 }
 
@@ -151,7 +153,7 @@ impl Matrix {
             Rows::Bf16(values) => Form::Bf16(tiles(values, rows, columns, count)?),
             Rows::Groups(groups) => {
                 let scales = scales(groups, rows, columns)?;
-                let quants = tiles(&groups.quants, rows, columns, count)?;
+                let quants = pairs(&tiles(&groups.quants, rows, columns, count)?);
                 match groups.bits {
                     8 => Form::Eight(quants, scales),
                     4 => Form::Four(nibbles(&quants), scales),
@@ -216,15 +218,31 @@ impl Matrix {
             Form::F32(values) => values[at],
             Form::F16(values) => f16::from_bits(values[at]).to_f32(),
             Form::Bf16(values) => bf16::from_bits(values[at]).to_f32(),
-            Form::Eight(quants, scales) => {
+            Form::Eight(_, scales) | Form::Four(_, scales) => {
                 let (d, m) = scales.of(tile, lane, column, self.columns);
-                f32::from(quants[at]).mul_add(d, m)
+                f32::from(self.quant(tile, lane, column)).mul_add(d, m)
             }
-            Form::Four(quants, scales) => {
-                let (d, m) = scales.of(tile, lane, column, self.columns);
-                let byte = quants[(tile * self.columns + column) * TILE / 2 + lane % 8];
-                f32::from(if lane < 8 { byte & 15 } else { byte >> 4 }).mul_add(d, m)
+        }
+    }
+
+    /// The integer in this place; 0 where there are none.
+    pub(crate) fn quant(&self, tile: usize, lane: usize, column: usize) -> i8 {
+        let pair = (tile * self.columns + column) / 2;
+        match &self.form {
+            Form::Eight(quants, _) => quants[(pair * TILE + lane) * 2 + column % 2],
+            Form::Four(quants, _) => {
+                let byte = quants[(pair * (TILE / 2) + lane % 8) * 2 + column % 2];
+                (if lane < 8 { byte & 15 } else { byte >> 4 }).cast_signed()
             }
+            Form::F32(_) | Form::F16(_) | Form::Bf16(_) => 0,
+        }
+    }
+
+    /// The scales, if the weights are integers.
+    pub(crate) fn scales(&self) -> Option<&Scales> {
+        match &self.form {
+            Form::Eight(_, scales) | Form::Four(_, scales) => Some(scales),
+            Form::F32(_) | Form::F16(_) | Form::Bf16(_) => None,
         }
     }
 }
@@ -235,8 +253,9 @@ impl Scales {
         if self.offsets { 2 * TILE } else { TILE }
     }
 
-    fn of(&self, tile: usize, lane: usize, column: usize, columns: usize) -> (f32, f32) {
-        let at = (tile * columns.div_ceil(self.width) + column / self.width) * self.stride() + lane;
+    /// (d, m) of a weight.
+    pub fn of(&self, tile: usize, lane: usize, column: usize, columns: usize) -> (f32, f32) {
+        let at = (tile * columns / self.width + column / self.width) * self.stride() + lane;
         let value = |at: usize| match &self.values {
             ScaleValues::F16(values) => f16::from_bits(values[at]).to_f32(),
             ScaleValues::F32(values) => values[at],
@@ -260,19 +279,23 @@ fn tiles<T: Copy + Default>(values: &[T], rows: usize, columns: usize, count: us
     Some(out)
 }
 
-fn nibbles(quants: &[i8]) -> Vec<u8> {
-    let byte = |low: &i8, high: &i8| (low.cast_unsigned() & 15) | (high.cast_unsigned() << 4);
-    quants
-        .chunks_exact(TILE)
-        .flat_map(|column| (0..8).map(move |lane| byte(&column[lane], &column[lane + 8])))
-        .collect()
+/// `[tile][column][16]` to `[tile][pair of columns][16][2]`.
+fn pairs(quants: &[i8]) -> Vec<i8> {
+    let (pairs, _) = quants.as_chunks::<{ 2 * TILE }>();
+    pairs.iter().flat_map(|pair| (0..2 * TILE).map(move |at| pair[at % 2 * TILE + at / 2])).collect()
+}
+
+/// The upper half of each pair's rows into the high nibbles of the lower half.
+fn nibbles(pairs: &[i8]) -> Vec<u8> {
+    let byte = |low: i8, high: i8| (low.cast_unsigned() & 15) | (high.cast_unsigned() << 4);
+    let (pairs, _) = pairs.as_chunks::<{ 2 * TILE }>();
+    pairs.iter().flat_map(|pair| (0..TILE).map(move |at| byte(pair[at], pair[at + TILE]))).collect()
 }
 
 fn scales(groups: &Groups, rows: usize, columns: usize) -> Option<Scales> {
-    let per_row = columns.div_ceil(groups.width.max(1));
+    let per_row = columns / groups.width.max(1);
     let offsets = !groups.m.is_empty();
-    // The kernels write out `PANEL` columns at a time, from the start of a group.
-    let whole = groups.width > 0 && PANEL.is_multiple_of(groups.width);
+    let whole = [GROUP / 2, GROUP].contains(&groups.width) && columns.is_multiple_of(GROUP);
     if !whole || groups.d.len() != rows * per_row || (offsets && groups.m.len() != groups.d.len()) {
         return None;
     }
@@ -334,6 +357,16 @@ mod tests {
         for index in 0..20 {
             matrix.row(index, &mut row);
             assert_eq!(row, values[index * 7..][..7]);
+        }
+        for bits in [4, 8] {
+            let few = Rows::F32((0..20 * 64).map(|i| (i * 37 % 101) as f32).collect()).quantised(bits);
+            let (matrix, wanted) = (Matrix::pack(&few, 20, 64).expect("fits"), few.values());
+            let mut row = [0.0; 64];
+            for index in 0..20 {
+                matrix.row(index, &mut row);
+                assert_eq!(row, wanted[index * 64..][..64]);
+            }
+            assert!(Matrix::pack(&few, 40, 32).is_some() && Matrix::pack(&few, 80, 16).is_none());
         }
         assert!(matrix.bytes() == 32 * 7 * 4 && Matrix::pack(&Rows::F16(vec![0; 3]), 2, 2).is_none());
     }

@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::integer::Integers;
+
 /// How long a worker looks for work before it sleeps: longer than the gaps between two parts of one step.
 const LOOK_FOR: Duration = Duration::from_micros(60);
 
@@ -18,6 +20,8 @@ const LOOK_FOR: Duration = Duration::from_micros(60);
 pub(crate) struct Scratch {
     /// Weights of some tiles as f32.
     pub panel: Vec<f32>,
+    /// Weights of some columns of a tile as 16-bit integers.
+    pub pairs: Vec<i16>,
     /// Products of one tile.
     pub tile: Vec<f32>,
     /// Attention scores.
@@ -25,9 +29,9 @@ pub(crate) struct Scratch {
 }
 
 /// `scratch` of at least `length` numbers, their values unspecified.
-pub(crate) fn room(scratch: &mut Vec<f32>, length: usize) -> &mut [f32] {
+pub(crate) fn room<T: Copy + Default>(scratch: &mut Vec<T>, length: usize) -> &mut [T] {
     if scratch.len() < length {
-        scratch.resize(length, 0.0);
+        scratch.resize(length, T::default());
     }
     &mut scratch[..length]
 }
@@ -61,6 +65,8 @@ pub(crate) struct Pool {
     shared: Arc<Shared>,
     workers: Vec<std::thread::JoinHandle<()>>,
     own: Scratch,
+    /// The vectors that a linear layer reads, as integers.
+    pub integers: Integers,
 }
 
 impl Pool {
@@ -81,7 +87,12 @@ impl Pool {
             let shared = Arc::clone(&shared);
             std::thread::Builder::new().name(format!("reef-cpu-{index}")).spawn(move || shared.serve())
         };
-        Ok(Self { workers: (1..threads.max(1)).map(start).collect::<Result<_, _>>()?, shared, own: Scratch::default() })
+        Ok(Self {
+            workers: (1..threads.max(1)).map(start).collect::<Result<_, _>>()?,
+            shared,
+            own: Scratch::default(),
+            integers: Integers::default(),
+        })
     }
 
     /// Threads, the caller's included.
@@ -111,7 +122,7 @@ impl Pool {
 
 impl Pool {
     /// Calls `work` with each row of `width` numbers of `data` and its number.
-    pub fn rows(&mut self, data: &mut [f32], width: usize, work: &(dyn Fn(usize, &mut [f32]) + Sync)) {
+    pub fn rows<T: Send>(&mut self, data: &mut [T], width: usize, work: &(dyn Fn(usize, &mut [T]) + Sync)) {
         let rows = data.len() / width.max(1);
         let start = Start(data.as_mut_ptr());
         self.run(rows.div_ceil(ROWS), &|item, _| {
@@ -127,10 +138,10 @@ impl Pool {
 /// Rows of one item of `Pool::rows`.
 const ROWS: usize = 8;
 
-struct Start(*mut f32);
+struct Start<T>(*mut T);
 
 // SAFETY: only `Pool::rows` has one, and its items use disjoint rows.
-unsafe impl Sync for Start {}
+unsafe impl<T> Sync for Start<T> {}
 
 impl Drop for Pool {
     fn drop(&mut self) {

@@ -1,4 +1,4 @@
-//! Tiles of a matrix times several vectors: the one place where the vector instructions are chosen.
+//! Tiles of a matrix of f32 or halves times several vectors; `integer.rs` has those of integers.
 //! Linear layers and attention call it. Few vectors are multiplied with weights as they are stored; for more, a
 //! tile is first written out as f32. Both add in the order of the columns, so a sum is the same bit for bit.
 #![expect(unsafe_code, reason = "the vector loops take pointers; lengths are asserted before each call")]
@@ -10,8 +10,8 @@ use crate::pool::room;
 
 /// Vectors of one inner loop: their sums, two weights and a number fill the 16 registers.
 const BLOCK: usize = 6;
-/// Columns of a tile that are written out together: 16 kB, half of the first cache. A multiple of every group.
-pub(crate) const PANEL: usize = 256;
+/// Columns of a tile that are written out together: 16 kB, half of the first cache.
+const PANEL: usize = 256;
 /// Vectors that are multiplied with them before the next tile: they stay in the second cache.
 const VECTORS: usize = 128;
 
@@ -33,6 +33,10 @@ impl<'a> Vectors<'a> {
 
     pub fn count(&self) -> usize {
         self.count
+    }
+
+    pub fn length(&self) -> usize {
+        self.length
     }
 
     /// `count` of them, from `first` on.
@@ -69,7 +73,7 @@ pub(crate) fn tiles_times(
     assert!(first + count <= matrix.tiles() && x.length == matrix.columns() && out.len() >= count * x.count * TILE);
     #[cfg(target_arch = "x86_64")]
     if crate::avx2::available() {
-        use crate::avx2::{Eight, F32, Four, Half, ScalesAt};
+        use crate::avx2::{F32, Half};
         let columns = matrix.columns();
         let start = |tile: usize| tile * columns * TILE;
         return match matrix.form() {
@@ -80,12 +84,7 @@ pub(crate) fn tiles_times(
             Form::Bf16(values) => {
                 all((first, count), x, panel, out, |tile| Half::<true>(values[start(tile)..].as_ptr()))
             }
-            Form::Eight(quants, scales) => all((first, count), x, panel, out, |tile| {
-                Eight(quants[start(tile)..].as_ptr(), ScalesAt::new(scales, tile, columns))
-            }),
-            Form::Four(quants, scales) => all((first, count), x, panel, out, |tile| {
-                Four(quants[start(tile) / 2..].as_ptr(), ScalesAt::new(scales, tile, columns))
-            }),
+            Form::Eight(..) | Form::Four(..) => portable(matrix, (first, count), x, out),
         };
     }
     portable(matrix, (first, count), x, out);
@@ -237,7 +236,7 @@ fn all<W: crate::avx2::Tile>(
             let out = &mut out[index * wide + from * TILE..][..many * TILE];
             for start in (0..columns).step_by(PANEL) {
                 let end = columns.min(start + PANEL);
-                // SAFETY: the panel has room for these columns of a tile, which starts a group at each multiple of it.
+                // SAFETY: the panel has room for these columns of a tile.
                 unsafe { crate::avx2::unpack(tile(first + index), start, end, panel.as_mut_ptr()) }
                 let x = x.part(from, many).columns(start, end - start);
                 let mut done = 0;
@@ -335,7 +334,7 @@ mod tests {
     use rand::{RngExt, SeedableRng};
 
     use super::*;
-    use crate::matrix::{Groups, Rows};
+    use crate::matrix::Rows;
 
     fn random(seed: u64, count: usize) -> Vec<f32> {
         let mut generator = ChaCha12Rng::seed_from_u64(seed);
@@ -346,30 +345,11 @@ mod tests {
         random(seed, count).iter().map(|value| half::f16::from_f32(*value).to_bits()).collect()
     }
 
-    fn groups(bits: u8, width: usize, offsets: bool, exact: bool) -> impl Fn(usize, usize) -> Rows {
-        move |rows, columns| {
-            let low = if bits == 4 { 0.0 } else { -128.0 };
-            let span = if bits == 4 { 16.0 } else { 256.0 };
-            let quants = random(1, rows * columns).iter().map(|x| ((x + 0.5) * span + low).floor() as i8).collect();
-            let scale = |seed| -> Vec<f32> {
-                let round = |x: &f32| if exact { half::f16::from_f32(*x).to_f32() } else { *x };
-                random(seed, rows * columns.div_ceil(width)).iter().map(round).collect()
-            };
-            Rows::Groups(Groups { bits, width, quants, d: scale(2), m: if offsets { scale(3) } else { Vec::new() } })
-        }
-    }
-
-    /// Every way to store weights.
+    /// Every way to store weights that are no integers.
     fn forms(rows: usize, columns: usize) -> Vec<Matrix> {
         let count = rows * columns;
         let mut sources = vec![Rows::F32(random(1, count)), Rows::F16(halves(1, count))];
         sources.push(Rows::Bf16(random(1, count).iter().map(|x| (x.to_bits() >> 16) as u16).collect()));
-        for bits in [4, 8] {
-            for (width, offsets, exact) in [(32, true, true), (32, false, true), (16, true, false), (32, false, false)]
-            {
-                sources.push(groups(bits, width, offsets, exact)(rows, columns));
-            }
-        }
         sources.iter().map(|source| Matrix::pack(source, rows, columns).expect("fits")).collect()
     }
 

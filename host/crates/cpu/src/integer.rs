@@ -1,0 +1,366 @@
+//! Tiles of low-bit integers times several vectors, which become 16-bit integers first.
+//! `linear.rs` calls it where a matrix is stored in few bits. Each 32 numbers of a vector share a scale, so that the
+//! largest is ±32,767: a product keeps 15 bits of it, more than halves do. The sums over a group of weights are exact
+//! integers; they are scaled and added in the order of the groups, so a sum is the same bit for bit in every batch.
+
+use crate::matrix::{GROUP, Matrix, Scales, TILE};
+use crate::pool::{Pool, room};
+use crate::product::Vectors;
+
+/// What the largest number of a group becomes.
+pub(crate) const LARGEST: f32 = 32_767.0;
+/// Groups whose largest number is smaller are zero: the inverse of their scale has no place in f32.
+pub(crate) const SMALLEST: f32 = 1e-33;
+
+/// Vectors of equal length as integers. Each is one row of words: pairs of neighbours, for each 32 numbers their scale
+/// and their sum, and for each 16 their sum; the latter three are the bits of f32.
+#[derive(Debug, Default)]
+pub(crate) struct Integers {
+    words: Vec<u32>,
+    columns: usize,
+    count: usize,
+}
+
+/// Where the parts of a row begin.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Parts {
+    pub scales: usize,
+    /// Of 32 numbers.
+    pub sums: usize,
+    /// Of 16 numbers.
+    pub half_sums: usize,
+    pub end: usize,
+}
+
+impl Parts {
+    pub fn of(columns: usize) -> Self {
+        let (scales, groups) = (columns / 2, columns / GROUP);
+        let sums = scales + groups;
+        Self { scales, sums, half_sums: sums + groups, end: sums + 3 * groups }
+    }
+}
+
+impl Integers {
+    /// Takes over `x`, whose vectors are whole groups of 32.
+    pub fn fill(&mut self, pool: &mut Pool, x: Vectors<'_>) {
+        (self.columns, self.count) = (x.length(), x.count());
+        let end = Parts::of(self.columns).end;
+        let words = room(&mut self.words, self.count * end);
+        pool.rows(words, end, &|index, row| quantise(x.at(index), row));
+    }
+
+    fn row(&self, index: usize) -> &[u32] {
+        let end = Parts::of(self.columns).end;
+        &self.words[index * end..][..end]
+    }
+}
+
+/// `count` tiles from `first` on times `x`; `out[tile][vector][16]`.
+pub(crate) fn tiles_times(
+    (matrix, scales): (&Matrix, &Scales),
+    (first, count): (usize, usize),
+    x: &Integers,
+    panel: &mut Vec<i16>,
+    out: &mut [f32],
+) {
+    assert!(first + count <= matrix.tiles() && x.columns == matrix.columns() && out.len() >= count * x.count * TILE);
+    #[cfg(target_arch = "x86_64")]
+    if crate::avx2::available() {
+        use crate::avx2::integer::{Eight, Four};
+        use crate::matrix::Form;
+        let start = |tile: usize| tile * x.columns * TILE;
+        return match matrix.form() {
+            Form::Eight(quants, _) => {
+                fast::all(scales, (first, count), x, panel, out, |tile| Eight(quants[start(tile)..].as_ptr()))
+            }
+            Form::Four(quants, _) => {
+                fast::all(scales, (first, count), x, panel, out, |tile| Four(quants[start(tile) / 2..].as_ptr()))
+            }
+            Form::F32(_) | Form::F16(_) | Form::Bf16(_) => portable((matrix, scales), (first, count), x, out),
+        };
+    }
+    portable((matrix, scales), (first, count), x, out);
+}
+
+/// One row of words.
+fn quantise(x: &[f32], row: &mut [u32]) {
+    #[cfg(target_arch = "x86_64")]
+    if crate::avx2::available() {
+        return crate::avx2::integer::quantise(x, row);
+    }
+    quantise_portable(x, row);
+}
+
+/// (scale, its inverse) of numbers whose largest is this. What is not finite makes everything that it touches NaN.
+pub(crate) fn scale(largest: f32) -> (f32, f32) {
+    match largest {
+        largest if !largest.is_finite() => (f32::NAN, 0.0),
+        largest if largest < SMALLEST => (0.0, 0.0),
+        largest => (largest / LARGEST, LARGEST / largest),
+    }
+}
+
+/// The reference: the same words in plain code.
+fn quantise_portable(x: &[f32], row: &mut [u32]) {
+    let parts = Parts::of(x.len());
+    for (group, numbers) in x.chunks_exact(GROUP).enumerate() {
+        let larger = |a: f32, b: &f32| if b.is_nan() { f32::INFINITY } else { a.max(b.abs()) };
+        let (scale, inverse) = scale(numbers.iter().fold(0.0, larger));
+        let integer = |x: &f32| (x * inverse).round_ties_even().clamp(-LARGEST, LARGEST) as i16;
+        let mut sums = [0i32; 2];
+        for (pair, two) in numbers.chunks_exact(2).enumerate() {
+            let (low, high) = (integer(&two[0]), integer(&two[1]));
+            row[group * GROUP / 2 + pair] = u32::from(low.cast_unsigned()) | u32::from(high.cast_unsigned()) << 16;
+            sums[pair / (GROUP / 4)] += i32::from(low) + i32::from(high);
+        }
+        row[parts.scales + group] = scale.to_bits();
+        row[parts.sums + group] = ((sums[0] + sums[1]) as f32 * scale).to_bits();
+        row[parts.half_sums + 2 * group] = (sums[0] as f32 * scale).to_bits();
+        row[parts.half_sums + 2 * group + 1] = (sums[1] as f32 * scale).to_bits();
+    }
+}
+
+/// The reference: the same sums in plain code.
+fn portable((matrix, scales): (&Matrix, &Scales), (first, count): (usize, usize), x: &Integers, out: &mut [f32]) {
+    let (parts, width) = (Parts::of(x.columns), scales.width);
+    let sums_at = if width == GROUP { parts.sums } else { parts.half_sums };
+    let vectors = (0..count).flat_map(|tile| (0..x.count).map(move |vector| (tile, vector)));
+    for ((tile, vector), out) in vectors.zip(out.chunks_exact_mut(TILE)) {
+        let row = x.row(vector);
+        for (lane, out) in out.iter_mut().enumerate() {
+            *out = 0.0;
+            for group in 0..x.columns / width {
+                let product = |column: usize| {
+                    let number = (row[column / 2] >> (column % 2 * 16)) as u16;
+                    i32::from(matrix.quant(first + tile, lane, column)) * i32::from(number.cast_signed())
+                };
+                let sum: i32 = (group * width..(group + 1) * width).map(product).sum();
+                let (d, m) = scales.of(first + tile, lane, group * width, x.columns);
+                let scale = f32::from_bits(row[parts.scales + group * width / GROUP]);
+                *out = (sum as f32 * scale).mul_add(d, *out);
+                if scales.offsets {
+                    *out = m.mul_add(f32::from_bits(row[sums_at + group]), *out);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod fast {
+    //! Blocks of tiles and vectors for the inner loop.
+    #![expect(unsafe_code, reason = "the vector loops take pointers; lengths are asserted before each call")]
+
+    use super::{GROUP, Integers, Parts, Scales, TILE, room};
+    use crate::avx2::integer::{Pairs, Panel, Row, ScalesAt, product, unpack};
+
+    /// Vectors of one inner loop: their sums, two weights and a number fill the 16 registers.
+    const BLOCK: usize = 6;
+    /// Columns of a tile that are written out together for many vectors: 8 kB.
+    const COLUMNS: usize = 256;
+    /// Vectors that are multiplied with them before the next tile: they stay in the second cache.
+    const VECTORS: usize = 256;
+
+    pub fn all<W: Pairs>(
+        scales: &Scales,
+        (first, count): (usize, usize),
+        x: &Integers,
+        panel: &mut Vec<i16>,
+        out: &mut [f32],
+        tile: impl Fn(usize) -> W,
+    ) {
+        let wide = x.count * TILE;
+        let scales = |tile: usize| ScalesAt::new(scales, tile, x.columns);
+        if x.count <= BLOCK {
+            let mut done = 0;
+            while done < count {
+                let at = first + done;
+                let out = &mut out[done * wide..];
+                // One vector alone: several tiles at once hide the time that an instruction takes.
+                done += match (x.count, count - done) {
+                    (1, 4..) => some(std::array::from_fn::<_, 4, _>(|t| (tile(at + t), scales(at + t))), x, out),
+                    (1 | 2, 2..) => some(std::array::from_fn::<_, 2, _>(|t| (tile(at + t), scales(at + t))), x, out),
+                    _ => some([(tile(at), scales(at))], x, out),
+                };
+            }
+            return;
+        }
+        let panel = room(panel, COLUMNS * TILE);
+        for from in (0..x.count).step_by(VECTORS) {
+            let to = x.count.min(from + VECTORS);
+            for index in 0..count {
+                for start in (0..x.columns).step_by(COLUMNS) {
+                    let columns = (start, x.columns.min(start + COLUMNS));
+                    // SAFETY: the panel has room for these columns of a tile.
+                    unsafe { unpack(tile(first + index), columns, panel.as_mut_ptr()) }
+                    let weights = [(Panel(panel.as_ptr(), start / 2), scales(first + index))];
+                    let mut done = from;
+                    while done < to {
+                        let out = &mut out[index * wide + done * TILE..];
+                        done += block(weights, columns, (x, done, to), out);
+                    }
+                }
+            }
+        }
+    }
+
+    /// All vectors, at most a block, times these tiles; how many tiles.
+    fn some<W: Pairs, const T: usize>(weights: [(W, ScalesAt); T], x: &Integers, out: &mut [f32]) -> usize {
+        block(weights, (0, x.columns), (x, 0, x.count), out);
+        T
+    }
+
+    /// Up to `BLOCK` vectors of `from..to`; how many it took. What is left is cut evenly, for a full last block. Sums
+    /// go on from those in `out` unless the columns are the first.
+    fn block<W: Pairs, const T: usize>(
+        weights: [(W, ScalesAt); T],
+        columns: (usize, usize),
+        (x, from, to): (&Integers, usize, usize),
+        out: &mut [f32],
+    ) -> usize {
+        let left = to - from;
+        let rows = left.div_ceil(left.div_ceil(BLOCK).max(1));
+        assert!(out.len() >= T * rows * TILE && columns.1 <= x.columns && to <= x.count);
+        let whole = weights[0].1.width() == GROUP;
+        let parts = Parts::of(x.columns);
+        let row = |index: usize| {
+            let words = x.row(index);
+            let sums = if whole { parts.sums } else { parts.half_sums };
+            Row { pairs: words.as_ptr(), scales: words[parts.scales..].as_ptr(), sums: words[sums..].as_ptr() }
+        };
+        macro_rules! times {
+            ($count:literal) => {{
+                let x: [Row; $count] = std::array::from_fn(|index| row(from + index));
+                // SAFETY: the tiles have these columns, which are whole groups, and so have the vectors; the room is
+                // asserted.
+                unsafe { product::<W, T, $count>(weights, columns, x, out.as_mut_ptr()) }
+            }};
+        }
+        match rows {
+            0 => {}
+            1 => times!(1),
+            2 => times!(2),
+            3 => times!(3),
+            4 => times!(4),
+            5 => times!(5),
+            _ => times!(6),
+        }
+        rows
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::rngs::ChaCha12Rng;
+    use rand::{RngExt, SeedableRng};
+
+    use super::*;
+    use crate::matrix::{Groups, Rows};
+
+    fn random(seed: u64, count: usize) -> Vec<f32> {
+        let mut generator = ChaCha12Rng::seed_from_u64(seed);
+        (0..count).map(|_| generator.random::<f32>() - 0.5).collect()
+    }
+
+    /// Every way to store integers.
+    fn forms(rows: usize, columns: usize) -> Vec<Matrix> {
+        let mut forms = Vec::new();
+        for (bits, low, span) in [(4, 0.0, 16.0), (8, -128.0, 256.0)] {
+            for (width, offsets, exact) in [(32, true, true), (32, false, true), (16, true, false), (16, false, true)] {
+                let quants = random(1, rows * columns).iter().map(|x| ((x + 0.5) * span + low).floor() as i8).collect();
+                let scale = |seed| -> Vec<f32> {
+                    let round = |x: &f32| if exact { half::f16::from_f32(*x).to_f32() } else { *x };
+                    random(seed, rows * columns / width).iter().map(round).collect()
+                };
+                let m = if offsets { scale(3) } else { Vec::new() };
+                let groups = Groups { bits, width, quants, d: scale(2), m };
+                forms.push(Matrix::pack(&Rows::Groups(groups), rows, columns).expect("fits"));
+            }
+        }
+        forms
+    }
+
+    fn integers(data: &[f32], columns: usize) -> Integers {
+        let mut integers = Integers::default();
+        let x = Vectors::new(data, data.len() / columns, columns, columns);
+        integers.fill(&mut Pool::new(2).expect("threads"), x);
+        integers
+    }
+
+    fn times(matrix: &Matrix, x: &Integers) -> Vec<f32> {
+        let scales = matrix.scales().expect("integers");
+        let mut out = vec![f32::NAN; matrix.tiles() * x.count * TILE];
+        tiles_times((matrix, scales), (0, matrix.tiles()), x, &mut Vec::new(), &mut out);
+        out
+    }
+
+    #[test]
+    fn vector_instructions_give_the_sums_of_plain_code() {
+        let (rows, columns) = (72, 352);
+        for matrix in forms(rows, columns) {
+            for count in [1, 2, 3, 4, 5, 6, 7, 11, 13, 300] {
+                let x = integers(&random(9, count * columns), columns);
+                let mut plain = vec![f32::NAN; matrix.tiles() * count * TILE];
+                let scales = matrix.scales().expect("integers");
+                portable((&matrix, scales), (0, matrix.tiles()), &x, &mut plain);
+                assert_eq!(times(&matrix, &x), plain, "{count}");
+                if count == 13 {
+                    break;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn products_are_those_of_the_numbers_to_15_bits() {
+        let (rows, columns) = (48, 96);
+        for matrix in forms(rows, columns) {
+            let data = random(9, columns);
+            let made = times(&matrix, &integers(&data, columns));
+            for (row, made) in made.iter().enumerate() {
+                let products = |size: &dyn Fn(f64) -> f64| -> f64 {
+                    let weight = |column| f64::from(matrix.weight(row / TILE, row % TILE, column));
+                    data.iter().enumerate().map(|(column, x)| size(weight(column) * f64::from(*x))).sum()
+                };
+                let (wanted, magnitude) = (products(&|product| product), products(&f64::abs));
+                assert!((f64::from(*made) - wanted).abs() <= magnitude / 16_384.0, "{row}: {made} {wanted}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_sum_does_not_depend_on_how_many_are_made_at_once() {
+        for matrix in forms(64, 288) {
+            let data = random(4, 20 * 288);
+            let all = times(&matrix, &integers(&data, 288));
+            for count in 1..9 {
+                let some = times(&matrix, &integers(&data[3 * 288..][..count * 288], 288));
+                for tile in 0..matrix.tiles() {
+                    let wanted = &all[(tile * 20 + 3) * TILE..][..count * TILE];
+                    assert_eq!(&some[tile * count * TILE..][..count * TILE], wanted, "{count}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_become_the_same_words_in_both_ways() {
+        let mut odd = random(5, 64);
+        odd.extend(random(6, 32).iter().map(|x| x * 1e-36));
+        odd.extend(random(7, 32).iter().map(|x| x * 1e37));
+        odd.extend([0.0; 32]);
+        odd.extend([1.0; 32]);
+        odd.extend((0..32).map(|i| if i == 7 { f32::NAN } else { 1.0 }));
+        odd.extend((0..32).map(|i| if i == 30 { f32::NEG_INFINITY } else { 1.0 }));
+        let mut words = [vec![0; Parts::of(odd.len()).end], vec![0; Parts::of(odd.len()).end]];
+        quantise(&odd, &mut words[0]);
+        quantise_portable(&odd, &mut words[1]);
+        let parts = Parts::of(odd.len());
+        let scale = |group: usize| f32::from_bits(words[0][parts.scales + group]);
+        assert!(scale(6).is_nan() && scale(7).is_nan() && scale(2) == 0.0 && scale(5) == 1.0 / LARGEST);
+        for (at, (fast, plain)) in words[0].iter().zip(&words[1]).enumerate() {
+            let nan = at >= parts.scales && f32::from_bits(*plain).is_nan();
+            assert!(fast == plain || (nan && f32::from_bits(*fast).is_nan()), "{at}: {fast:x} {plain:x}");
+        }
+    }
+}
