@@ -65,19 +65,20 @@ pub(crate) fn tiles_times(
 ) {
     assert!(first + count <= matrix.tiles() && x.columns == matrix.columns() && out.len() >= count * x.count * TILE);
     #[cfg(target_arch = "x86_64")]
-    if crate::avx2::available() {
+    if let Some(kernel) = fast::Kernel::here() {
         use crate::avx2::integer::{Eight, Four};
         use crate::matrix::Form;
         let start = |tile: usize| tile * x.columns * TILE;
-        return match matrix.form() {
+        let shape = (scales, (first, count), x);
+        match matrix.form() {
             Form::Eight(quants, _) => {
-                fast::all(scales, (first, count), x, panel, out, |tile| Eight(quants[start(tile)..].as_ptr()))
+                return fast::all(kernel, shape, panel, out, |tile| Eight(quants[start(tile)..].as_ptr()));
             }
             Form::Four(quants, _) => {
-                fast::all(scales, (first, count), x, panel, out, |tile| Four(quants[start(tile) / 2..].as_ptr()))
+                return fast::all(kernel, shape, panel, out, |tile| Four(quants[start(tile) / 2..].as_ptr()));
             }
-            Form::F32(_) | Form::F16(_) | Form::Bf16(_) => portable((matrix, scales), (first, count), x, out),
-        };
+            Form::F32(_) | Form::F16(_) | Form::Bf16(_) => {}
+        }
     }
     portable((matrix, scales), (first, count), x, out);
 }
@@ -147,107 +148,7 @@ fn portable((matrix, scales): (&Matrix, &Scales), (first, count): (usize, usize)
 }
 
 #[cfg(target_arch = "x86_64")]
-mod fast {
-    //! Blocks of tiles and vectors for the inner loop.
-    #![expect(unsafe_code, reason = "the vector loops take pointers; lengths are asserted before each call")]
-
-    use super::{GROUP, Integers, Parts, Scales, TILE, room};
-    use crate::avx2::integer::{Pairs, Panel, Row, ScalesAt, product, unpack};
-
-    /// Vectors of one inner loop: their sums, two weights and a number fill the 16 registers.
-    const BLOCK: usize = 6;
-    /// Columns of a tile that are written out together for many vectors: 8 kB.
-    const COLUMNS: usize = 256;
-    /// Vectors that are multiplied with them before the next tile: they stay in the second cache.
-    const VECTORS: usize = 256;
-
-    pub fn all<W: Pairs>(
-        scales: &Scales,
-        (first, count): (usize, usize),
-        x: &Integers,
-        panel: &mut Vec<i16>,
-        out: &mut [f32],
-        tile: impl Fn(usize) -> W,
-    ) {
-        let wide = x.count * TILE;
-        let scales = |tile: usize| ScalesAt::new(scales, tile, x.columns);
-        if x.count <= BLOCK {
-            let mut done = 0;
-            while done < count {
-                let at = first + done;
-                let out = &mut out[done * wide..];
-                // One vector alone: several tiles at once hide the time that an instruction takes.
-                done += match (x.count, count - done) {
-                    (1, 4..) => some(std::array::from_fn::<_, 4, _>(|t| (tile(at + t), scales(at + t))), x, out),
-                    (1 | 2, 2..) => some(std::array::from_fn::<_, 2, _>(|t| (tile(at + t), scales(at + t))), x, out),
-                    _ => some([(tile(at), scales(at))], x, out),
-                };
-            }
-            return;
-        }
-        let panel = room(panel, COLUMNS * TILE);
-        for from in (0..x.count).step_by(VECTORS) {
-            let to = x.count.min(from + VECTORS);
-            for index in 0..count {
-                for start in (0..x.columns).step_by(COLUMNS) {
-                    let columns = (start, x.columns.min(start + COLUMNS));
-                    // SAFETY: the panel has room for these columns of a tile.
-                    unsafe { unpack(tile(first + index), columns, panel.as_mut_ptr()) }
-                    let weights = [(Panel(panel.as_ptr(), start / 2), scales(first + index))];
-                    let mut done = from;
-                    while done < to {
-                        let out = &mut out[index * wide + done * TILE..];
-                        done += block(weights, columns, (x, done, to), out);
-                    }
-                }
-            }
-        }
-    }
-
-    /// All vectors, at most a block, times these tiles; how many tiles.
-    fn some<W: Pairs, const T: usize>(weights: [(W, ScalesAt); T], x: &Integers, out: &mut [f32]) -> usize {
-        block(weights, (0, x.columns), (x, 0, x.count), out);
-        T
-    }
-
-    /// Up to `BLOCK` vectors of `from..to`; how many it took. What is left is cut evenly, for a full last block. Sums
-    /// go on from those in `out` unless the columns are the first.
-    fn block<W: Pairs, const T: usize>(
-        weights: [(W, ScalesAt); T],
-        columns: (usize, usize),
-        (x, from, to): (&Integers, usize, usize),
-        out: &mut [f32],
-    ) -> usize {
-        let left = to - from;
-        let rows = left.div_ceil(left.div_ceil(BLOCK).max(1));
-        assert!(out.len() >= T * rows * TILE && columns.1 <= x.columns && to <= x.count);
-        let whole = weights[0].1.width() == GROUP;
-        let parts = Parts::of(x.columns);
-        let row = |index: usize| {
-            let words = x.row(index);
-            let sums = if whole { parts.sums } else { parts.half_sums };
-            Row { pairs: words.as_ptr(), scales: words[parts.scales..].as_ptr(), sums: words[sums..].as_ptr() }
-        };
-        macro_rules! times {
-            ($count:literal) => {{
-                let x: [Row; $count] = std::array::from_fn(|index| row(from + index));
-                // SAFETY: the tiles have these columns, which are whole groups, and so have the vectors; the room is
-                // asserted.
-                unsafe { product::<W, T, $count>(weights, columns, x, out.as_mut_ptr()) }
-            }};
-        }
-        match rows {
-            0 => {}
-            1 => times!(1),
-            2 => times!(2),
-            3 => times!(3),
-            4 => times!(4),
-            5 => times!(5),
-            _ => times!(6),
-        }
-        rows
-    }
-}
+mod fast;
 
 #[cfg(test)]
 mod tests {
@@ -294,18 +195,38 @@ mod tests {
         out
     }
 
+    #[cfg(target_arch = "x86_64")]
+    fn times_by(kernel: fast::Kernel, matrix: &Matrix, x: &Integers) -> Vec<f32> {
+        use crate::avx2::integer::{Eight, Four};
+        use crate::matrix::Form;
+        let shape = (matrix.scales().expect("integers"), (0, matrix.tiles()), x);
+        let (mut panel, mut out) = (Vec::new(), vec![f32::NAN; matrix.tiles() * x.count * TILE]);
+        let start = |tile: usize| tile * x.columns * TILE;
+        match matrix.form() {
+            Form::Eight(quants, _) => {
+                fast::all(kernel, shape, &mut panel, &mut out, |tile| Eight(quants[start(tile)..].as_ptr()));
+            }
+            Form::Four(quants, _) => {
+                fast::all(kernel, shape, &mut panel, &mut out, |tile| Four(quants[start(tile) / 2..].as_ptr()));
+            }
+            _ => panic!("no integers"),
+        }
+        out
+    }
+
     #[test]
     fn vector_instructions_give_the_sums_of_plain_code() {
         let (rows, columns) = (72, 352);
         for matrix in forms(rows, columns) {
-            for count in [1, 2, 3, 4, 5, 6, 7, 11, 13, 300] {
+            for count in [1, 2, 3, 5, 6, 7, 13, 16, 17, 35] {
                 let x = integers(&random(9, count * columns), columns);
                 let mut plain = vec![f32::NAN; matrix.tiles() * count * TILE];
                 let scales = matrix.scales().expect("integers");
                 portable((&matrix, scales), (0, matrix.tiles()), &x, &mut plain);
                 assert_eq!(times(&matrix, &x), plain, "{count}");
-                if count == 13 {
-                    break;
+                #[cfg(target_arch = "x86_64")]
+                for kernel in [fast::Kernel::Avx2, fast::Kernel::Avx512].into_iter().filter(|kernel| kernel.is_here()) {
+                    assert_eq!(times_by(kernel, &matrix, &x), plain, "{count} {kernel:?}");
                 }
             }
         }

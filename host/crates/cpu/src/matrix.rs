@@ -122,7 +122,7 @@ pub(crate) enum Form {
     Bf16(Vec<u16>),
     /// One byte per weight: `[tile][pair of columns][16 rows][2]`.
     Eight(Vec<i8>, Scales),
-    /// `[tile][pair of columns][8][2]` bytes: rows 0..8 in the low nibbles, rows 8..16 in the high ones.
+    /// `[tile][four columns][16 rows][2]` bytes: the first two columns in the low nibbles, the others in the high ones.
     Four(Vec<u8>, Scales),
 }
 
@@ -227,12 +227,12 @@ impl Matrix {
 
     /// The integer in this place; 0 where there are none.
     pub(crate) fn quant(&self, tile: usize, lane: usize, column: usize) -> i8 {
-        let pair = (tile * self.columns + column) / 2;
+        let before = tile * self.columns + column;
         match &self.form {
-            Form::Eight(quants, _) => quants[(pair * TILE + lane) * 2 + column % 2],
+            Form::Eight(quants, _) => quants[(before / 2 * TILE + lane) * 2 + column % 2],
             Form::Four(quants, _) => {
-                let byte = quants[(pair * (TILE / 2) + lane % 8) * 2 + column % 2];
-                (if lane < 8 { byte & 15 } else { byte >> 4 }).cast_signed()
+                let byte = quants[(before / 4 * TILE + lane) * 2 + column % 2];
+                (if column % 4 < 2 { byte & 15 } else { byte >> 4 }).cast_signed()
             }
             Form::F32(_) | Form::F16(_) | Form::Bf16(_) => 0,
         }
@@ -285,11 +285,11 @@ fn pairs(quants: &[i8]) -> Vec<i8> {
     pairs.iter().flat_map(|pair| (0..2 * TILE).map(move |at| pair[at % 2 * TILE + at / 2])).collect()
 }
 
-/// The upper half of each pair's rows into the high nibbles of the lower half.
+/// Every second pair into the high nibbles of the one before it.
 fn nibbles(pairs: &[i8]) -> Vec<u8> {
     let byte = |low: i8, high: i8| (low.cast_unsigned() & 15) | (high.cast_unsigned() << 4);
-    let (pairs, _) = pairs.as_chunks::<{ 2 * TILE }>();
-    pairs.iter().flat_map(|pair| (0..TILE).map(move |at| byte(pair[at], pair[at + TILE]))).collect()
+    let (fours, _) = pairs.as_chunks::<{ 4 * TILE }>();
+    fours.iter().flat_map(|four| (0..2 * TILE).map(move |at| byte(four[at], four[at + 2 * TILE]))).collect()
 }
 
 fn scales(groups: &Groups, rows: usize, columns: usize) -> Option<Scales> {

@@ -6,27 +6,44 @@ use super::*;
 use crate::integer::{Parts, scale};
 use crate::matrix::{GROUP, ScaleValues, Scales};
 
-/// Weights of one tile, pair of columns by pair of columns.
-pub(crate) trait Pairs: Copy {
-    /// Rows 0..8 and rows 8..16, the two columns of each row side by side.
+/// Weights of one tile, four columns at a time.
+pub(crate) trait Weights: Copy {
+    /// Two pairs of columns; of each, rows 0..8 and rows 8..16, the two columns of a row side by side.
     ///
     /// # Safety
-    /// The tile has the pair.
-    unsafe fn pair(&self, pair: usize) -> [__m256i; 2];
+    /// The tile has the columns, and the processor AVX2.
+    unsafe fn four(&self, four: usize) -> [[__m256i; 2]; 2];
+
+    /// The same with all rows of a pair in one.
+    ///
+    /// # Safety
+    /// The tile has the columns, and the processor AVX-512.
+    unsafe fn four_wide(&self, four: usize) -> [__m512i; 2];
 }
 
 /// 8-bit weights.
 #[derive(Clone, Copy)]
 pub(crate) struct Eight(pub *const i8);
 
-impl Pairs for Eight {
+impl Weights for Eight {
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn pair(&self, pair: usize) -> [__m256i; 2] {
+    unsafe fn four(&self, four: usize) -> [[__m256i; 2]; 2] {
         // SAFETY: the caller's word.
         unsafe {
-            let at: *const __m128i = self.0.add(pair * 2 * TILE).cast();
-            [_mm256_cvtepi8_epi16(_mm_loadu_si128(at)), _mm256_cvtepi8_epi16(_mm_loadu_si128(at.add(1)))]
+            let at: *const __m128i = self.0.add(four * 4 * TILE).cast();
+            let sixteen = |index| _mm256_cvtepi8_epi16(_mm_loadu_si128(at.add(index)));
+            [[sixteen(0), sixteen(1)], [sixteen(2), sixteen(3)]]
+        }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+    unsafe fn four_wide(&self, four: usize) -> [__m512i; 2] {
+        // SAFETY: the caller's word.
+        unsafe {
+            let at: *const __m256i = self.0.add(four * 4 * TILE).cast();
+            [_mm512_cvtepi8_epi16(_mm256_loadu_si256(at)), _mm512_cvtepi8_epi16(_mm256_loadu_si256(at.add(1)))]
         }
     }
 }
@@ -35,28 +52,51 @@ impl Pairs for Eight {
 #[derive(Clone, Copy)]
 pub(crate) struct Four(pub *const u8);
 
-impl Pairs for Four {
+impl Weights for Four {
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn pair(&self, pair: usize) -> [__m256i; 2] {
+    unsafe fn four(&self, four: usize) -> [[__m256i; 2]; 2] {
         // SAFETY: the caller's word.
-        let both = unsafe { _mm256_cvtepu8_epi16(_mm_loadu_si128(self.0.add(pair * TILE).cast())) };
-        [_mm256_and_si256(both, _mm256_set1_epi16(15)), _mm256_srli_epi16::<4>(both)]
+        let both = unsafe {
+            let at: *const __m128i = self.0.add(four * 2 * TILE).cast();
+            [_mm256_cvtepu8_epi16(_mm_loadu_si128(at)), _mm256_cvtepu8_epi16(_mm_loadu_si128(at.add(1)))]
+        };
+        let low = _mm256_set1_epi16(15);
+        [both.map(|both| _mm256_and_si256(both, low)), both.map(|both| _mm256_srli_epi16::<4>(both))]
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+    unsafe fn four_wide(&self, four: usize) -> [__m512i; 2] {
+        // SAFETY: the caller's word.
+        let both = unsafe { _mm512_cvtepu8_epi16(_mm256_loadu_si256(self.0.add(four * 2 * TILE).cast())) };
+        [_mm512_and_si512(both, _mm512_set1_epi16(15)), _mm512_srli_epi16::<4>(both)]
     }
 }
 
-/// Weights that were written out, and the pair of columns that they begin with.
+/// Weights that were written out, and the column that they begin with.
 #[derive(Clone, Copy)]
 pub(crate) struct Panel(pub *const i16, pub usize);
 
-impl Pairs for Panel {
+impl Weights for Panel {
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn pair(&self, pair: usize) -> [__m256i; 2] {
+    unsafe fn four(&self, four: usize) -> [[__m256i; 2]; 2] {
         // SAFETY: the caller's word.
         unsafe {
-            let at: *const __m256i = self.0.add((pair - self.1) * 2 * TILE).cast();
-            [_mm256_loadu_si256(at), _mm256_loadu_si256(at.add(1))]
+            let at: *const __m256i = self.0.add((four * 4 - self.1) * TILE).cast();
+            let sixteen = |index| _mm256_loadu_si256(at.add(index));
+            [[sixteen(0), sixteen(1)], [sixteen(2), sixteen(3)]]
+        }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+    unsafe fn four_wide(&self, four: usize) -> [__m512i; 2] {
+        // SAFETY: the caller's word.
+        unsafe {
+            let at: *const __m512i = self.0.add((four * 4 - self.1) * TILE).cast();
+            [_mm512_loadu_si512(at), _mm512_loadu_si512(at.add(1))]
         }
     }
 }
@@ -87,7 +127,27 @@ impl ScalesAt {
         self.width
     }
 
+    /// Groups have an m.
+    pub fn offsets(&self) -> bool {
+        self.offsets
+    }
+
     /// 16 of d (`offset` 0) or of m (`offset` 16) of a group.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+    pub unsafe fn load_wide(&self, group: usize, offset: usize) -> __m512 {
+        let at = group * self.stride + offset;
+        // SAFETY: the caller's word: the tile has the group, so its scales are there.
+        unsafe {
+            if self.halves.is_null() {
+                _mm512_loadu_ps(self.singles.add(at))
+            } else {
+                _mm512_cvtph_ps(_mm256_loadu_si256(self.halves.add(at).cast()))
+            }
+        }
+    }
+
+    /// The same in two.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn load(&self, group: usize, offset: usize) -> Pair {
@@ -118,7 +178,7 @@ pub(crate) struct Row {
 /// Tiles and vectors have these columns, which are whole groups, and `out` has room for `T · M · 16`.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) unsafe fn product<W: Pairs, const T: usize, const M: usize>(
+pub(crate) unsafe fn product<W: Weights, const T: usize, const M: usize>(
     weights: [(W, ScalesAt); T],
     (from, to): (usize, usize),
     x: [Row; M],
@@ -128,15 +188,16 @@ pub(crate) unsafe fn product<W: Pairs, const T: usize, const M: usize>(
     let mut column = from;
     while column < to {
         let mut sums = [[[_mm256_setzero_si256(); 2]; M]; T];
-        for pair in column / 2..(column + width) / 2 {
+        for four in column / 4..(column + width) / 4 {
             for t in 0..T {
                 // SAFETY: the caller's word.
                 unsafe {
-                    let [low, high] = weights[t].0.pair(pair);
-                    for m in 0..M {
-                        let x = _mm256_set1_epi32(x[m].pairs.add(pair).read().cast_signed());
-                        sums[t][m][0] = _mm256_add_epi32(sums[t][m][0], _mm256_madd_epi16(low, x));
-                        sums[t][m][1] = _mm256_add_epi32(sums[t][m][1], _mm256_madd_epi16(high, x));
+                    for (pair, [low, high]) in weights[t].0.four(four).into_iter().enumerate() {
+                        for m in 0..M {
+                            let x = _mm256_set1_epi32(x[m].pairs.add(four * 2 + pair).read().cast_signed());
+                            sums[t][m][0] = _mm256_add_epi32(sums[t][m][0], _mm256_madd_epi16(low, x));
+                            sums[t][m][1] = _mm256_add_epi32(sums[t][m][1], _mm256_madd_epi16(high, x));
+                        }
                     }
                 }
             }
@@ -170,16 +231,16 @@ pub(crate) unsafe fn product<W: Pairs, const T: usize, const M: usize>(
 /// The weights of columns `from..to` of a tile as 16-bit integers.
 ///
 /// # Safety
-/// The tile has these columns, whose number is even, and `out` has room.
+/// The tile has these columns, whose number is a multiple of four, and `out` has room.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) unsafe fn unpack<W: Pairs>(tile: W, (from, to): (usize, usize), out: *mut i16) {
-    for pair in from / 2..to / 2 {
+pub(crate) unsafe fn unpack<W: Weights>(tile: W, (from, to): (usize, usize), out: *mut i16) {
+    for four in from / 4..to / 4 {
         // SAFETY: the caller's word.
         unsafe {
-            let [low, high] = tile.pair(pair);
-            let out: *mut __m256i = out.add((pair - from / 2) * 2 * TILE).cast();
-            _mm256_storeu_si256(out, low);
-            _mm256_storeu_si256(out.add(1), high);
+            let out: *mut __m256i = out.add((four * 4 - from) * TILE).cast();
+            for (index, half) in tile.four(four).as_flattened().iter().enumerate() {
+                _mm256_storeu_si256(out.add(index), *half);
+            }
         }
     }
 }

@@ -1,0 +1,168 @@
+//! Blocks of tiles and vectors for the inner loops, and which of these the processor has.
+#![expect(unsafe_code, reason = "the vector loops take pointers; lengths are asserted before each call")]
+
+use super::{GROUP, Integers, Parts, Scales, TILE, room};
+use crate::avx2::integer::{Panel, Row, ScalesAt, Weights};
+use crate::{avx2, avx512};
+
+/// Columns of a tile that are written out together for many vectors: 8 kB.
+const COLUMNS: usize = 256;
+/// Vectors that are multiplied with them before the next tile: they stay in the second cache.
+const VECTORS: usize = 256;
+
+/// An inner loop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kernel {
+    Avx2,
+    Avx512,
+}
+
+impl Kernel {
+    /// The fastest that this processor has.
+    pub fn here() -> Option<Self> {
+        [Self::Avx512, Self::Avx2].into_iter().find(|kernel| kernel.is_here())
+    }
+
+    /// Does this processor have it?
+    pub fn is_here(self) -> bool {
+        match self {
+            Self::Avx2 => avx2::available(),
+            Self::Avx512 => avx512::available(),
+        }
+    }
+
+    /// Vectors of one inner loop: their sums, weights and a number fill 16 registers, or half of 32.
+    fn block(self) -> usize {
+        match self {
+            Self::Avx2 => 6,
+            Self::Avx512 => 16,
+        }
+    }
+
+    /// # Safety
+    /// See `avx2::integer::product`; the processor has this kernel.
+    unsafe fn product<W: Weights, const T: usize, const M: usize>(
+        self,
+        weights: [(W, ScalesAt); T],
+        columns: (usize, usize),
+        x: [Row; M],
+        out: *mut f32,
+    ) {
+        // SAFETY: the caller's word.
+        match self {
+            Self::Avx2 => unsafe { avx2::integer::product(weights, columns, x, out) },
+            Self::Avx512 => unsafe { avx512::product(weights, columns, x, out) },
+        }
+    }
+
+    /// # Safety
+    /// See `avx2::integer::unpack`; the processor has this kernel.
+    unsafe fn unpack<W: Weights>(self, tile: W, columns: (usize, usize), out: *mut i16) {
+        // SAFETY: the caller's word.
+        match self {
+            Self::Avx2 => unsafe { avx2::integer::unpack(tile, columns, out) },
+            Self::Avx512 => unsafe { avx512::unpack(tile, columns, out) },
+        }
+    }
+}
+
+/// `count` tiles from `first` on times `x`.
+pub fn all<W: Weights>(
+    kernel: Kernel,
+    (scales, (first, count), x): (&Scales, (usize, usize), &Integers),
+    panel: &mut Vec<i16>,
+    out: &mut [f32],
+    tile: impl Fn(usize) -> W,
+) {
+    let wide = x.count * TILE;
+    let weights = |index: usize| (tile(first + index), ScalesAt::new(scales, first + index, x.columns));
+    let whole = (0, x.columns);
+    if x.count <= kernel.block() {
+        let mut done = 0;
+        while done < count {
+            let out = &mut out[done * wide..];
+            // Few vectors: several tiles at once hide the time that an instruction takes.
+            done += match (x.count, count - done) {
+                (1, 4..) => few::<W, 4, 1>(kernel, std::array::from_fn(|t| weights(done + t)), x, out),
+                (1, 2..) => few::<W, 2, 1>(kernel, std::array::from_fn(|t| weights(done + t)), x, out),
+                (2, 2..) => few::<W, 2, 2>(kernel, std::array::from_fn(|t| weights(done + t)), x, out),
+                _ => {
+                    block(kernel, (weights(done), whole), (x, 0, x.count), out);
+                    1
+                }
+            };
+        }
+        return;
+    }
+    let panel = room(panel, COLUMNS * TILE);
+    for from in (0..x.count).step_by(VECTORS) {
+        let to = x.count.min(from + VECTORS);
+        for index in 0..count {
+            let (tile, scales) = weights(index);
+            for start in (0..x.columns).step_by(COLUMNS) {
+                let columns = (start, x.columns.min(start + COLUMNS));
+                // SAFETY: the panel has room for these columns of a tile.
+                unsafe { kernel.unpack(tile, columns, panel.as_mut_ptr()) }
+                let weights = (Panel(panel.as_ptr(), start), scales);
+                let mut done = from;
+                while done < to {
+                    let out = &mut out[index * wide + done * TILE..];
+                    done += block(kernel, (weights, columns), (x, done, to), out);
+                }
+            }
+        }
+    }
+}
+
+/// All vectors, `M` of them, times `T` tiles; how many tiles.
+fn few<W: Weights, const T: usize, const M: usize>(
+    kernel: Kernel,
+    weights: [(W, ScalesAt); T],
+    x: &Integers,
+    out: &mut [f32],
+) -> usize {
+    assert!(x.count == M && out.len() >= T * M * TILE);
+    let row = rows(x, weights[0].1.width());
+    // SAFETY: the tiles have these columns, which are whole groups, and so have the vectors; the room is asserted.
+    unsafe { kernel.product::<W, T, M>(weights, (0, x.columns), std::array::from_fn(row), out.as_mut_ptr()) }
+    T
+}
+
+/// Up to a block of the vectors `from..to`; how many it took. What is left is cut evenly, for a full last block. Sums
+/// go on from those in `out` unless the columns are the first.
+fn block<W: Weights>(
+    kernel: Kernel,
+    (weights, columns): ((W, ScalesAt), (usize, usize)),
+    (x, from, to): (&Integers, usize, usize),
+    out: &mut [f32],
+) -> usize {
+    let left = to - from;
+    let count = left.div_ceil(left.div_ceil(kernel.block()).max(1));
+    assert!(out.len() >= count * TILE && columns.1 <= x.columns && to <= x.count);
+    let row = rows(x, weights.1.width());
+    macro_rules! of {
+        ($($count:literal)*) => {
+            match count {
+                $($count => {
+                    let x: [Row; $count] = std::array::from_fn(|index| row(from + index));
+                    // SAFETY: the tile has these columns, which are whole groups, and so have the vectors; the room
+                    // is asserted.
+                    unsafe { kernel.product::<W, 1, $count>([weights], columns, x, out.as_mut_ptr()) }
+                })*
+                _ => {}
+            }
+        };
+    }
+    of!(1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16);
+    count
+}
+
+/// Where the vectors are, for weights with groups of this width.
+fn rows(x: &Integers, width: usize) -> impl Fn(usize) -> Row + '_ {
+    let parts = Parts::of(x.columns);
+    let sums = if width == GROUP { parts.sums } else { parts.half_sums };
+    move |index| {
+        let words = x.row(index);
+        Row { pairs: words.as_ptr(), scales: words[parts.scales..].as_ptr(), sums: words[sums..].as_ptr() }
+    }
+}
