@@ -104,8 +104,9 @@ fn prefill_and_decode_equal_the_training_forward() {
         let adapter = weights.as_ref().map(|lora| engine().adapter(lora).expect("adapter"));
         let hidden = model.hidden_train(&Tensor::from_slice(&row).unsqueeze(0), weights.as_ref()).expect("hidden");
         let wanted = model.logits(&hidden.squeeze_dim(0)).expect("logits");
-        // Adapters serve as halves, exact to 11 bits, and this one changes the model a lot.
-        let bound = if weights.is_some() { 1e-2 } else { 1e-3 };
+        // Low-bit weights meet activations of 16 bits, and adapters serve as halves, exact to 11; other files of
+        // weights serve in f32 (`files.rs`).
+        let bound = 3e-2;
         for from in [1, tokens.len() / 2, tokens.len()] {
             for (index, logits) in served(&tokens, from, adapter.as_ref()).iter().enumerate() {
                 let worst = difference(&Tensor::from_slice(logits), &wanted.get((from + index) as i64 - 1));
