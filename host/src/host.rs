@@ -176,7 +176,7 @@ async fn build(config: &Config, auth: Arc<Auth>) -> Result<Built, StartError> {
     let verifiers = verifiers::load(&sandbox, Some(&config.data), config).await?;
     let engine = engine(config).await?;
     let (opened_sender, opened) = mpsc::channel(OPENED_QUEUE_MAX);
-    let scenarios = scenarios(config, (store.clone(), repo), &engine, opened_sender);
+    let scenarios = scenarios(config, (store.clone(), repo), &engine, opened_sender)?;
     let grants = config.recipes.grants.clone().unwrap_or_else(Grants::all);
     let recipes = Recipes::new(sandbox.clone(), grants, (store.clone(), config.data.clone()), recipe.clone());
     let exchange = Exchange {
@@ -237,10 +237,11 @@ fn scenarios(
     (store, repo): (Store, ReleaseRepo),
     engine: &Engine,
     opened: mpsc::Sender<Arc<Scenario>>,
-) -> Arc<Scenarios> {
-    let weights = WeightsCache::new(repo.clone(), engine.clone(), config.engine.adapters_retained_max);
+) -> Result<Arc<Scenarios>, StartError> {
+    let weights = WeightsCache::new(repo.clone(), engine.clone(), config.engine.adapters_retained_max)
+        .map_err(|error| StartError::Other(format!("the thread that reads weights cannot start: {error}")))?;
     let defaults = (defaults(config), config.scenarios.per_tenant_max);
-    Arc::new(Scenarios::new((store, repo), weights, engine.info().sha256.clone(), defaults, opened))
+    Ok(Arc::new(Scenarios::new((store, repo), weights, engine.info().sha256.clone(), defaults, opened)))
 }
 
 async fn releases(config: &Config) -> Result<ReleaseRepo, StartError> {

@@ -9,15 +9,15 @@ use reef_core::ReleaseId;
 use reef_engine::{Engine, EngineError, Weights};
 use reef_release::{ReleaseError, ReleaseRepo};
 use rustix::process::setpriority_process;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{mpsc, oneshot};
 
 /// File whose presence makes a release carry an adapter.
 pub const ADAPTER_FILE: &str = "adapter_model.safetensors";
 
-/// Releases that are read at the same time.
-const LOADING_MAX: usize = 2;
-/// How far a thread that reads one steps back, from 0 to 19.
-const LOADING_NICENESS: i32 = 5;
+/// Releases that wait to be read; more wait to wait.
+const LOADING_MAX: usize = 16;
+/// How far the thread that reads them steps back, from 0 to 19.
+const LOADING_NICENESS: i32 = 10;
 
 /// Why the weights of a release cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -33,7 +33,7 @@ pub enum WeightsError {
         /// What the engine says.
         source: EngineError,
     },
-    /// The loading thread died.
+    /// The loading thread was interrupted.
     #[error("loading release {0} was interrupted")]
     Interrupted(ReleaseId),
 }
@@ -45,7 +45,7 @@ pub struct WeightsCache {
     engine: Engine,
     recent: Arc<Mutex<VecDeque<(ReleaseId, Weights)>>>,
     retained_max: usize,
-    loading: Arc<Semaphore>,
+    loader: Loader,
 }
 
 impl std::fmt::Debug for WeightsCache {
@@ -56,9 +56,9 @@ impl std::fmt::Debug for WeightsCache {
 
 impl WeightsCache {
     /// `retained_max`: adapters kept beside those that scenarios serve.
-    pub fn new(repo: ReleaseRepo, engine: Engine, retained_max: usize) -> Self {
-        let loading = Arc::new(Semaphore::new(LOADING_MAX));
-        Self { repo, engine, recent: Arc::default(), retained_max: retained_max.max(1), loading }
+    pub fn new(repo: ReleaseRepo, engine: Engine, retained_max: usize) -> std::io::Result<Self> {
+        let loader = Loader::start()?;
+        Ok(Self { repo, engine, recent: Arc::default(), retained_max: retained_max.max(1), loader })
     }
 
     /// The weights of a release, from memory or from the repository.
@@ -66,14 +66,10 @@ impl WeightsCache {
         if let Some(found) = self.recall(release) {
             return Ok(found);
         }
-        let interrupted = || WeightsError::Interrupted(release.clone());
-        let _place = self.loading.acquire().await.map_err(|_| interrupted())?;
-        // Another request may have brought it meanwhile.
-        if let Some(found) = self.recall(release) {
-            return Ok(found);
-        }
-        let (repo, engine, id) = (self.repo.clone(), self.engine.clone(), release.clone());
-        let loaded = beside_serving(move || read(&repo, &engine, &id)).await.ok_or_else(interrupted)??;
+        let (cache, id) = (self.clone(), release.clone());
+        // Another request may have brought it while this one waited for its turn.
+        let load = move || cache.recall(&id).map_or_else(|| read(&cache.repo, &cache.engine, &id), Ok);
+        let loaded = self.loader.run(load).await.ok_or_else(|| WeightsError::Interrupted(release.clone()))??;
         self.keep(release.clone(), loaded.clone());
         Ok(loaded)
     }
@@ -96,19 +92,39 @@ impl WeightsCache {
     }
 }
 
-/// Runs work that takes a core for a moment on a thread of its own that steps back behind those that serve. None: the
-/// thread could not start or died.
-pub async fn beside_serving<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-    let (sender, done) = oneshot::channel();
-    let thread = std::thread::Builder::new().name("reef-weights".to_owned());
-    let started = thread.spawn(move || {
-        // On Linux the priority is the calling thread's own. Without it, the work only disturbs more.
-        let _ = setpriority_process(None, LOADING_NICENESS);
+type Work = Box<dyn FnOnce() + Send>;
+
+/// A thread for work that takes a core for a moment: it steps back behind those that serve, and takes one thing after
+/// the other. Being always the same, it also takes its memory always from the same place and gives it back there.
+#[derive(Debug, Clone)]
+pub struct Loader {
+    work: mpsc::Sender<Work>,
+}
+
+impl Loader {
+    /// Starts the thread; it ends with the last handle.
+    pub fn start() -> std::io::Result<Self> {
+        let (work, mut queue) = mpsc::channel::<Work>(LOADING_MAX);
+        std::thread::Builder::new().name("reef-weights".to_owned()).spawn(move || {
+            // On Linux the priority is the calling thread's own. Without it, the work only disturbs more.
+            let _ = setpriority_process(None, LOADING_NICENESS);
+            while let Some(work) = queue.blocking_recv() {
+                // A panic in one must not end the others; whoever waits hears that it was interrupted.
+                if std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).is_err() {
+                    tracing::error!("weights.panic");
+                }
+            }
+        })?;
+        Ok(Self { work })
+    }
+
+    /// What `work` gives; none: it was interrupted.
+    pub async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+        let (sender, done) = oneshot::channel();
         // Nobody waits any more if the request has gone.
-        let _ = sender.send(work());
-    });
-    started.ok()?;
-    done.await.ok()
+        self.work.send(Box::new(move || drop(sender.send(work())))).await.ok()?;
+        done.await.ok()
+    }
 }
 
 fn read(repo: &ReleaseRepo, engine: &Engine, release: &ReleaseId) -> Result<Weights, WeightsError> {

@@ -2,6 +2,7 @@
 //! Half of the time nothing is exchanged; the two halves are compared. Each exchange is followed by a check that the
 //! new weights' answer is that of an engine that has seen nothing, token for token.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use reef_core::Sampling;
@@ -12,7 +13,7 @@ use tokio::sync::watch;
 use super::engine::user;
 use super::{rss_mb, share};
 use crate::error::StartError;
-use crate::weights::beside_serving;
+use crate::weights::Loader;
 
 /// Streams that run all the time.
 const STREAMS: usize = 4;
@@ -20,6 +21,9 @@ const STREAMS: usize = 4;
 const TOKENS: u32 = 64;
 /// Tokens of the answers that are compared with a cold start.
 const TOKENS_CHECKED: u32 = 8;
+/// An adapter as a release holds it.
+type Files = Arc<Vec<(String, Vec<u8>)>>;
+
 /// Time between two exchanges.
 const EVERY: Duration = Duration::from_secs(1);
 
@@ -40,14 +44,16 @@ pub async fn figures(
     adapters: [Vec<(String, Vec<u8>)>; 2],
     seconds: u64,
 ) -> Result<Value, StartError> {
+    let adapters = adapters.map(Arc::new);
+    let loader = Loader::start().map_err(|error| StartError::Other(error.to_string()))?;
     let mut cold = Vec::new();
     for files in &adapters {
-        cold.push(cold_answer(config.clone(), files).await?);
+        cold.push(cold_answer(config.clone(), &loader, files).await?);
     }
     let time = Duration::from_secs(seconds.max(2));
-    let (quiet, ..) = half(engine, time, &adapters, None).await?;
+    let (quiet, ..) = half((engine, &loader), time, &adapters, None).await?;
     let rss_before = rss_mb();
-    let (busy, swaps, stale) = half(engine, time, &adapters, Some(&cold)).await?;
+    let (busy, swaps, stale) = half((engine, &loader), time, &adapters, Some(&cold)).await?;
     Ok(json!({
         "seconds": seconds,
         "swaps": swaps,
@@ -65,14 +71,14 @@ pub async fn figures(
 /// Streams for a time; with answers to compare with, the weights are exchanged every second. What the streams saw,
 /// the exchanges, and the answers that were not those of a cold start.
 async fn half(
-    engine: &Engine,
+    (engine, loader): (&Engine, &Loader),
     time: Duration,
-    adapters: &[Vec<(String, Vec<u8>)>; 2],
+    adapters: &[Files; 2],
     cold: Option<&[Vec<u32>]>,
 ) -> Result<(Watched, usize, usize), StartError> {
     let mut weights: Vec<Weights> = Vec::new();
     for files in adapters {
-        weights.push(Weights::Adapter(load(engine, files).await?));
+        weights.push(Weights::Adapter(load((engine, loader), files).await?));
     }
     let start = weights.first().cloned().unwrap_or(Weights::Base);
     let (current, seen) = watch::channel(start);
@@ -91,7 +97,7 @@ async fn half(
             answer(engine, kept.clone()).await?;
             continue;
         };
-        let weights = Weights::Adapter(load(engine, files).await?);
+        let weights = Weights::Adapter(load((engine, loader), files).await?);
         current.send_replace(weights.clone());
         swaps += 1;
         stale += usize::from(cold.get(which) != Some(&answer(engine, weights).await?));
@@ -101,19 +107,16 @@ async fn half(
 }
 
 /// The answer of an engine that has seen nothing.
-async fn cold_answer(config: EngineConfig, files: &[(String, Vec<u8>)]) -> Result<Vec<u32>, StartError> {
+async fn cold_answer(config: EngineConfig, loader: &Loader, files: &Files) -> Result<Vec<u32>, StartError> {
     let loaded = tokio::task::spawn_blocking(move || Engine::load(EngineConfig { batch_max: 1, ..config })).await;
     let engine = loaded.map_err(|error| StartError::Other(error.to_string()))??;
-    answer(&engine, Weights::Adapter(load(&engine, files).await?)).await
+    answer(&engine, Weights::Adapter(load((&engine, loader), files).await?)).await
 }
 
 /// An adapter, read beside serving.
-async fn load(
-    engine: &Engine,
-    files: &[(String, Vec<u8>)],
-) -> Result<std::sync::Arc<reef_engine::Adapter>, StartError> {
-    let (engine, files) = (engine.clone(), files.to_vec());
-    let read = beside_serving(move || engine.adapter_from_files(&files)).await;
+async fn load((engine, loader): (&Engine, &Loader), files: &Files) -> Result<Arc<reef_engine::Adapter>, StartError> {
+    let (engine, files) = (engine.clone(), Arc::clone(files));
+    let read = loader.run(move || engine.adapter_from_files(&files)).await;
     Ok(read.ok_or_else(|| StartError::Other("the thread that reads an adapter died".to_owned()))??)
 }
 

@@ -3,6 +3,7 @@
 //! of the others in one forward, samples, and sends. Where pages run out the youngest request gives its own up and
 //! computes them again later: the oldest always gets on, and what each answers stays the same.
 
+use std::ops::RangeInclusive;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,8 +20,10 @@ use crate::tokenizer::Tokenizer;
 
 /// Prompt tokens of a step in which nobody decodes.
 const PREFILL_TOKENS_MAX: usize = 512;
-/// Prompt tokens of a step beside decoding requests: their next token waits no longer than these take.
-const PREFILL_TOKENS_BESIDE: usize = 32;
+/// Prompt tokens of a step beside decoding requests, for each of these: their next token waits about a step longer.
+const PREFILL_TOKENS_EACH: usize = 2;
+/// Bounds of these tokens: fewer cost more each, more would be waited for.
+const PREFILL_TOKENS_BESIDE: RangeInclusive<usize> = 8..=32;
 
 /// Tokens of one request in this step: its place among the running, and how many.
 type Share = (usize, usize);
@@ -124,7 +127,10 @@ impl Batch {
             }
             place += 1;
         }
-        let mut budget = if shares.is_empty() { PREFILL_TOKENS_MAX } else { PREFILL_TOKENS_BESIDE };
+        let mut budget = match shares.len() * PREFILL_TOKENS_EACH {
+            0 => PREFILL_TOKENS_MAX,
+            beside => beside.clamp(*PREFILL_TOKENS_BESIDE.start(), *PREFILL_TOKENS_BESIDE.end()),
+        };
         for place in 0..self.running.len() {
             if budget == 0 || self.running[place].decodes() {
                 continue;
