@@ -52,8 +52,10 @@ pub async fn figures(
     }
     let time = Duration::from_secs(seconds.max(2));
     let (quiet, ..) = half((engine, &loader), time, &adapters, None).await?;
-    let rss_before = rss_mb();
+    // What is kept for prompts fills up to its bound in the first half of the exchanges; nothing else may grow.
+    let (rss_before, middle) = (rss_mb(), tokio::spawn(async move { rss_after(time / 2).await }));
     let (busy, swaps, stale) = half((engine, &loader), time, &adapters, Some(&cold)).await?;
+    let rss_middle = middle.await.unwrap_or(f64::NAN);
     Ok(json!({
         "seconds": seconds,
         "swaps": swaps,
@@ -64,8 +66,13 @@ pub async fn figures(
         "gap_p50_ms": { "without": share(&quiet.gaps_ms, 0.5), "with": share(&busy.gaps_ms, 0.5) },
         "gap_p99_ms": { "without": share(&quiet.gaps_ms, 0.99), "with": share(&busy.gaps_ms, 0.99) },
         "gap_largest_ms": { "without": share(&quiet.gaps_ms, 1.0), "with": share(&busy.gaps_ms, 1.0) },
-        "rss_grown_mb": rss_mb() - rss_before,
+        "rss_grown_mb": { "first_half": rss_middle - rss_before, "second_half": rss_mb() - rss_middle },
     }))
+}
+
+async fn rss_after(time: Duration) -> f64 {
+    tokio::time::sleep(time).await;
+    rss_mb()
 }
 
 /// Streams for a time; with answers to compare with, the weights are exchanged every second. What the streams saw,

@@ -22,9 +22,31 @@ pub fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
     Some(bytes)
 }
 
+/// Hex digits as a file of their own that says what they are.
+pub fn framed(kind: &str, hex: &str) -> String {
+    format!("-----BEGIN {kind}-----\n{hex}\n-----END {kind}-----\n")
+}
+
+/// The hex digits of such a file, or bare ones; none if the file is of another kind.
+pub fn unframed<'a>(kind: &str, text: &'a str) -> Option<&'a str> {
+    let text = text.trim();
+    if !text.starts_with('-') {
+        return Some(text);
+    }
+    let inner = text.strip_prefix(&format!("-----BEGIN {kind}-----"))?;
+    Some(inner.strip_suffix(&format!("-----END {kind}-----"))?.trim())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_frame_names_its_kind_and_bare_digits_need_none() {
+        assert_eq!(unframed("KEY", &framed("KEY", "00ab")), Some("00ab"));
+        assert_eq!(unframed("KEY", " 00ab\n"), Some("00ab"));
+        assert_eq!(unframed("OTHER", &framed("KEY", "00ab")), None);
+    }
 
     #[test]
     fn digits_are_read_as_they_were_written_and_in_no_other_form() {

@@ -18,7 +18,7 @@ pub use gate::{
     ALPHA_MAX, ALPHA_MIN, Evidence, FAILED_SHARE_MAX, Gate, GateDecision, Interval, Measurement, Method, PAIRS_MAX,
     Progress, Recheck, Sequential, SequentialPlan, Tested, gate_decision, recheck, recheck_due,
 };
-pub use hex::{hex, unhex};
+pub use hex::{framed, hex, unframed, unhex};
 pub use name::{ContentId, InvalidName, RecordId, ReleaseId, ScenarioName, Tag, TenantId, sha256_hex};
 pub use record::{
     Alternatives, CALL_REASON_TAG, CALL_TAG, Inference, LIVE_REPORT_PREFIX, RecordStatus, ReleaseSpan, Report,

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 use ed25519_dalek::{SigningKey, VerifyingKey};
-use reef_core::{hex, unhex};
+use reef_core::{framed, hex, unframed, unhex};
 
 use crate::error::{disk, shown};
 use crate::files::{PlainFile, damaged, sync_folder};
@@ -162,20 +162,6 @@ fn write_new(path: &Path, text: &str, mode: u32) -> Result<(), RegistryError> {
         .open(path)
         .map_err(disk("create the key file", path))?;
     file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(disk("write the key file", path))
-}
-
-fn framed(kind: &str, hex: &str) -> String {
-    format!("-----BEGIN {kind}-----\n{hex}\n-----END {kind}-----\n")
-}
-
-/// The hex digits of a framed or bare key.
-fn unframed<'a>(kind: &str, text: &'a str) -> Option<&'a str> {
-    let text = text.trim();
-    if !text.starts_with('-') {
-        return Some(text);
-    }
-    let inner = text.strip_prefix(&format!("-----BEGIN {kind}-----"))?;
-    Some(inner.strip_suffix(&format!("-----END {kind}-----"))?.trim())
 }
 
 #[cfg(test)]

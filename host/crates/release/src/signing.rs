@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use ed25519_dalek::{Signer, SigningKey, VerifyingKey};
-use reef_core::{hex, sha256_hex, unhex};
+use reef_core::{framed, hex, sha256_hex, unframed, unhex};
 
 use crate::disk::sync;
 
@@ -204,20 +204,6 @@ fn write_new(path: &Path, text: &str, mode: u32) -> Result<(), KeyError> {
         path: path.to_owned(),
         problem: format!("it cannot be written: {error}; name a new file in a folder that you may write to"),
     })
-}
-
-fn framed(kind: &str, hex: &str) -> String {
-    format!("-----BEGIN {kind}-----\n{hex}\n-----END {kind}-----\n")
-}
-
-/// The hex digits of a framed or bare key.
-fn unframed<'a>(kind: &str, text: &'a str) -> Option<&'a str> {
-    let text = text.trim();
-    if !text.starts_with('-') {
-        return Some(text);
-    }
-    let inner = text.strip_prefix(&format!("-----BEGIN {kind}-----"))?;
-    Some(inner.strip_suffix(&format!("-----END {kind}-----"))?.trim())
 }
 
 #[cfg(test)]
