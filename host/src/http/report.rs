@@ -92,6 +92,6 @@ async fn trace_of_record(
     let record = store.record(&key.0, &key.1, first).await?;
     Ok(record.and_then(|stored| match stored.body {
         reef_store::RecordBody::Inference(inference) => inference.traceparent,
-        reef_store::RecordBody::Report(_) => None,
+        reef_store::RecordBody::Report(_) | reef_store::RecordBody::Instruction(_) => None,
     }))
 }
