@@ -13,6 +13,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use reef_engine::{Engine, EngineConfig};
+use reef_harness::Adapters;
 use reef_intake::Redactor;
 use reef_release::ReleaseRepo;
 use reef_sandbox::{Compiler, Grants, Recipe, Sandbox};
@@ -26,6 +27,7 @@ use crate::component_file;
 use crate::config::Config;
 use crate::error::StartError;
 use crate::http::body::BodyLimit;
+use crate::http::harness::Harnesses;
 use crate::http::inference::{Ending, Serving, Sessions};
 use crate::http::report::Feedback;
 use crate::http::scenarios::Management;
@@ -209,7 +211,7 @@ async fn build(config: &Config, auth: Arc<Auth>) -> Result<Built, StartError> {
             receipts,
             receipt_wait: Duration::from_secs(config.http.receipt_wait_seconds_max),
             manifest: manifest.clone(),
-            redactor,
+            redactor: Arc::clone(&redactor),
         },
         management: Management {
             store: store.clone(),
@@ -217,6 +219,13 @@ async fn build(config: &Config, auth: Arc<Auth>) -> Result<Built, StartError> {
             engine: engine.clone(),
             manifest: manifest.clone(),
             exchange: workshop.is_some().then_some(exchange),
+        },
+        harnesses: Harnesses {
+            store: store.clone(),
+            scenarios: Arc::clone(&scenarios),
+            adapters: Arc::new(adapters()?),
+            engine: engine.clone(),
+            redactor,
         },
         operations: Operations {
             store: store.clone(),
@@ -241,6 +250,11 @@ fn scenarios(
     let weights = WeightsCache::new(repo.clone(), engine.clone(), config.engine.adapters_retained_max);
     let defaults = (defaults(config), config.scenarios.per_tenant_max);
     Arc::new(Scenarios::new((store, repo), weights, engine.info().sha256.clone(), defaults, opened))
+}
+
+/// The agent programs that this build knows.
+fn adapters() -> Result<Adapters, StartError> {
+    Adapters::embedded().map_err(|error| StartError::Other(error.to_string()))
 }
 
 async fn releases(config: &Config) -> Result<ReleaseRepo, StartError> {
