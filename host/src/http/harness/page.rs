@@ -180,8 +180,9 @@ impl Shown<'_> {
             body.push_str(&table("texts", &["Kind", "Name", "Reason"], needs));
         }
         let header = format!("-H 'x-reef-scenario: {}'", self.scenario.key.1);
+        // Without a token there is no header: an empty one is refused.
         let line = format!(
-            "curl -fsS -H \"Authorization: Bearer $REEF_TOKEN\" {header} \"$REEF_URL/reef/harness/install?adapter=NAME\" | sh"
+            "curl -fsS ${{REEF_TOKEN:+-H \"Authorization: Bearer $REEF_TOKEN\"}} {header} \"$REEF_URL/reef/harness/install?adapter=NAME\" | sh"
         );
         let _ = write!(body, "<pre>{}</pre>", escape(&line));
         let _ = write!(body, "<p class=\"quiet\">NAME: {}</p>", escape(&self.adapters.join(", ")));
