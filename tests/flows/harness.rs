@@ -87,6 +87,7 @@ fn token(secret: &str, tenant: &str) -> TokenEntry {
     TokenEntry {
         sha256: Some(sha256_hex(secret.as_bytes())),
         env: None,
+        name: None,
         tenant: TenantId::parse(tenant).expect("a name"),
         scopes: vec![Scope::Infer, Scope::Report, Scope::Read, Scope::Admin],
         default_scenario: Some(ScenarioName::parse("home").expect("a name")),

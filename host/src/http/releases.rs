@@ -92,6 +92,7 @@ pub struct Target {
     status: ReleaseStatus,
     surface: Surface,
     origin: ReleaseOrigin,
+    by: DecidedBy,
 }
 
 impl FromRequest<Shared> for Target {
@@ -121,7 +122,7 @@ impl Target {
         };
         let ListedRelease { release: found, status } = listed(management, &scenario, &release).await?;
         let (surface, origin) = (found.manifest.surface, found.manifest.origin);
-        Ok(Self { scenario, release, status, surface, origin })
+        Ok(Self { scenario, release, status, surface, origin, by: caller.person() })
     }
 }
 
@@ -157,7 +158,7 @@ async fn mint(management: Management, target: Target, origin: ReleaseOrigin) -> 
         ReleaseOrigin::Acceptance { of } => format!("accepted the change of {of}"),
         _ => "promoted a held candidate".to_owned(),
     };
-    let why = (origin, promoted(DecidedBy::Person { name: None }, reason));
+    let why = (origin, promoted(target.by.clone(), reason));
     let minted = async move {
         let Target { scenario, release, surface, .. } = target;
         match surface {
