@@ -301,6 +301,9 @@ fn every_command_has_help_with_an_example() {
         "release pull",
         "release prune",
         "step show",
+        "harness check",
+        "harness render",
+        "harness diff",
         "recipe inspect",
         "recipe backtest",
         "recipe publish",
@@ -314,6 +317,38 @@ fn every_command_has_help_with_an_example() {
         let help = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success() && help.contains("Example"), "{command:?}: {help}");
     }
+}
+
+#[test]
+fn a_harness_is_checked_rendered_and_compared_without_a_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let tree = |name: &str, text: &str| {
+        let rules = folder.path().join(name).join("rules/style");
+        std::fs::create_dir_all(&rules).unwrap();
+        std::fs::write(rules.join("text.md"), text).unwrap();
+    };
+    tree("before", "Be brief.\n");
+    tree("after", "Be kind.\n");
+    let run = |arguments: &[&str]| {
+        let output = reef().arg("harness").args(arguments).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let checked: serde_json::Value = serde_json::from_str(&run(&["check", &path("before"), "--json"])).unwrap();
+    assert_eq!(checked["entries"], json!(["rules/style"]));
+    assert!(run(&["check", &path("before")]).contains("entries   1: rules/style"));
+    let diff = run(&["diff", &path("before"), &path("after")]);
+    assert!(diff.contains("-Be brief.\n+Be kind.\n"), "{diff}");
+    assert_eq!(run(&["diff", &path("after"), &path("after")]), "the trees are equal\n");
+    let told = run(&["render", "--adapter", "pi", &path("after"), "--out", &path("out")]);
+    assert!(told.contains("AGENTS.md"), "{told}");
+    assert!(std::fs::read_to_string(folder.path().join("out/agent/AGENTS.md")).unwrap().contains("Be kind."));
+    refused(&["harness", "render", "--adapter", "pi", &path("after"), "--out", &path("out")], 2, &["not empty"]);
+    refused(&["harness", "render", "--adapter", "none", &path("after"), "--out", &path("b")], 2, &["'none'", "pi"]);
+    refused(&["harness", "check", &path("absent")], 2, &["absent"]);
+    std::fs::write(folder.path().join("after/stray"), "x").unwrap();
+    refused(&["harness", "check", &path("after")], 2, &["stray", "belongs to no entry"]);
 }
 
 #[test]

@@ -12,6 +12,8 @@ use crate::error::StartError;
 pub struct Principal {
     /// Whose data it may touch.
     pub tenant: TenantId,
+    /// Who it is, where the token says so.
+    pub name: Option<String>,
     scopes: Vec<Scope>,
     /// Scenario of requests that name none.
     pub default_scenario: Option<ScenarioName>,
@@ -43,6 +45,8 @@ pub struct Auth {
     anonymous: Option<Principal>,
 }
 
+/// Bytes of a bearer's name: it is part of what a release says of itself.
+const NAME_BYTES_MAX: usize = 128;
 /// The tenant of requests without tokens.
 const ANONYMOUS_TENANT: &str = "default";
 
@@ -65,8 +69,16 @@ impl Auth {
                     return Err(StartError::Config(format!("auth.tokens[{index}] needs 'sha256' or 'env'")));
                 }
             };
+            if let Some(name) = &token.name
+                && (name.is_empty() || name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control))
+            {
+                return Err(StartError::Config(format!(
+                    "auth.tokens[{index}].name must be one line of 1 to {NAME_BYTES_MAX} bytes"
+                )));
+            }
             let principal = Principal {
                 tenant: token.tenant.clone(),
+                name: token.name.clone(),
                 scopes: token.scopes.clone(),
                 default_scenario: token.default_scenario.clone(),
                 scenarios: token.scenarios.clone(),
@@ -98,6 +110,7 @@ impl Auth {
 fn anonymous(default_scenario: &ScenarioName) -> Result<Principal, StartError> {
     Ok(Principal {
         tenant: TenantId::parse(ANONYMOUS_TENANT).map_err(|e| StartError::Other(e.to_string()))?,
+        name: None,
         scopes: vec![Scope::Infer, Scope::Report, Scope::Read, Scope::Admin, Scope::Evaluate],
         default_scenario: Some(default_scenario.clone()),
         scenarios: None,
@@ -126,6 +139,7 @@ mod tests {
         TokenEntry {
             sha256: Some(sha256_hex(token.as_bytes())),
             env: None,
+            name: Some("Ada".to_owned()),
             tenant: TenantId::parse(tenant).expect("tenant"),
             scopes: vec![Scope::Infer],
             default_scenario: None,
@@ -141,7 +155,7 @@ mod tests {
     fn tokens_map_to_tenants_and_scopes() {
         let auth = auth(vec![entry("s3cret", "acme"), entry("other", "beta")]).expect("auth");
         let acme = auth.principal(Some("s3cret")).expect("known");
-        assert_eq!(acme.tenant.as_str(), "acme");
+        assert_eq!((acme.tenant.as_str(), acme.name.as_deref()), ("acme", Some("Ada")));
         assert!(acme.may(Scope::Infer) && !acme.may(Scope::Admin));
         assert!(!acme.sees(&ScenarioName::parse("elsewhere").expect("name")));
         assert!(auth.principal(Some("wrong")).is_none() && auth.principal(None).is_none());
@@ -152,6 +166,14 @@ mod tests {
         let auth = auth(Vec::new()).expect("auth");
         assert!(auth.is_open());
         assert_eq!(auth.principal(None).expect("anonymous").tenant.as_str(), "default");
+    }
+
+    #[test]
+    fn a_name_is_one_short_line() {
+        for name in ["", "two\nlines", &"x".repeat(129)] {
+            let named = TokenEntry { name: Some(name.to_owned()), ..entry("s3cret", "acme") };
+            assert!(auth(vec![named]).expect_err("refused").to_string().contains("auth.tokens[0].name"), "{name:?}");
+        }
     }
 
     #[test]

@@ -105,6 +105,9 @@ pub struct TokenEntry {
     /// Environment variable that holds the token.
     #[serde(default)]
     pub env: Option<String>,
+    /// Who bears it: releases that this person decides on say so.
+    #[serde(default)]
+    pub name: Option<String>,
     /// Tenant of the bearer.
     pub tenant: TenantId,
     /// What it may do.

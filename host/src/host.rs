@@ -13,9 +13,10 @@ use std::time::Duration;
 use futures::FutureExt;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use reef_engine::{Engine, EngineConfig};
+use reef_harness::Adapters;
 use reef_intake::Redactor;
 use reef_release::ReleaseRepo;
-use reef_sandbox::{Compiler, Grants, Recipe, Sandbox};
+use reef_sandbox::{Compiler, Grants, Recipe, Sandbox, Verifiers};
 use reef_store::{Environment, ScenarioSettings, Store};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
@@ -26,6 +27,7 @@ use crate::component_file;
 use crate::config::Config;
 use crate::error::StartError;
 use crate::http::body::BodyLimit;
+use crate::http::harness::Harnesses;
 use crate::http::inference::{Ending, Serving, Sessions};
 use crate::http::report::Feedback;
 use crate::http::scenarios::Management;
@@ -177,15 +179,7 @@ async fn build(config: &Config, auth: Arc<Auth>) -> Result<Built, StartError> {
     let engine = engine(config).await?;
     let (opened_sender, opened) = mpsc::channel(OPENED_QUEUE_MAX);
     let scenarios = scenarios(config, (store.clone(), repo), &engine, opened_sender)?;
-    let grants = config.recipes.grants.clone().unwrap_or_else(Grants::all);
-    let recipes = Recipes::new(sandbox.clone(), grants, (store.clone(), config.data.clone()), recipe.clone());
-    let exchange = Exchange {
-        recipes,
-        uploads: Uploads::default(),
-        reads: GuestReads { engine: Some(engine.clone()), store: store.clone(), verifiers },
-        store: store.clone(),
-        recipe_config: Arc::new(config.recipes.config.clone().into_iter().collect()),
-    };
+    let exchange = exchange(config, (&sandbox, &store, &engine), (recipe.clone(), verifiers));
     let workshop = workshop(config, (&scenarios, &providers), &engine, (recipe.as_ref(), &exchange))?;
     let (receipts, (ending, ended)) = (Receipts::default(), watch::channel(false));
     let manifest = recipe.as_ref().map(|recipe| Arc::new(recipe.manifest().clone()));
@@ -209,7 +203,7 @@ async fn build(config: &Config, auth: Arc<Auth>) -> Result<Built, StartError> {
             receipts,
             receipt_wait: Duration::from_secs(config.http.receipt_wait_seconds_max),
             manifest: manifest.clone(),
-            redactor,
+            redactor: Arc::clone(&redactor),
         },
         management: Management {
             store: store.clone(),
@@ -217,6 +211,13 @@ async fn build(config: &Config, auth: Arc<Auth>) -> Result<Built, StartError> {
             engine: engine.clone(),
             manifest: manifest.clone(),
             exchange: workshop.is_some().then_some(exchange),
+        },
+        harnesses: Harnesses {
+            store: store.clone(),
+            scenarios: Arc::clone(&scenarios),
+            adapters: Arc::new(adapters()?),
+            engine: engine.clone(),
+            redactor,
         },
         operations: Operations {
             store: store.clone(),
@@ -231,6 +232,22 @@ async fn build(config: &Config, auth: Arc<Auth>) -> Result<Built, StartError> {
     Ok(Built { parts, workshop, opened, scenarios, store, ending, data })
 }
 
+/// What changes the recipes of scenarios, and what recipes read.
+fn exchange(
+    config: &Config,
+    (sandbox, store, engine): (&Sandbox, &Store, &Engine),
+    (recipe, verifiers): (Option<Recipe>, Verifiers),
+) -> Exchange {
+    let grants = config.recipes.grants.clone().unwrap_or_else(Grants::all);
+    Exchange {
+        recipes: Recipes::new(sandbox.clone(), grants, (store.clone(), config.data.clone()), recipe),
+        uploads: Uploads::default(),
+        reads: GuestReads { engine: Some(engine.clone()), store: store.clone(), verifiers },
+        store: store.clone(),
+        recipe_config: Arc::new(config.recipes.config.clone().into_iter().collect()),
+    }
+}
+
 /// The scenarios; `opened` hears of each that comes alive.
 fn scenarios(
     config: &Config,
@@ -242,6 +259,11 @@ fn scenarios(
         .map_err(|error| StartError::Other(format!("the thread that reads weights cannot start: {error}")))?;
     let defaults = (defaults(config), config.scenarios.per_tenant_max);
     Ok(Arc::new(Scenarios::new((store, repo), weights, engine.info().sha256.clone(), defaults, opened)))
+}
+
+/// The agent programs that this build knows.
+fn adapters() -> Result<Adapters, StartError> {
+    Adapters::embedded().map_err(|error| StartError::Other(error.to_string()))
 }
 
 async fn releases(config: &Config) -> Result<ReleaseRepo, StartError> {

@@ -10,6 +10,7 @@ pub mod component_file;
 pub mod config;
 pub mod demo;
 pub mod error;
+pub mod harness_source;
 pub mod host;
 pub mod html;
 pub mod http;

@@ -2,6 +2,7 @@
 //! Requests take one `Served` snapshot and use it to the end; the learner and the operator exchange the
 //! snapshot by pointer. The database is the truth for heads: a snapshot changes only after its commit.
 
+mod harness;
 mod minting;
 mod rollouts;
 
@@ -9,13 +10,14 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use reef_core::{Release, ReleaseId, ScenarioName, TenantId};
+use reef_core::{Release, ReleaseId, ScenarioName, Surface, TenantId};
 use reef_engine::Weights;
 use reef_release::{ReleaseError, ReleaseRepo};
 use reef_sandbox::{Fault, Quarantine, Recipe};
 use reef_store::{ReleaseStatus, ScenarioSettings, Store, StoreError};
 use tokio::sync::{Notify, RwLock as AsyncRwLock};
 
+pub use self::harness::HarnessContent;
 pub use self::minting::promoted;
 pub use self::rollouts::LiveRollout;
 use crate::clock::now_ms;
@@ -197,6 +199,14 @@ pub enum ScenarioError {
     /// The held-out tasks do not render.
     #[error("the held-out tasks do not render: {0}")]
     HeldOut(String),
+    /// The stored harness of a release does not read.
+    #[error("the harness of release {release} cannot be read: {problem}; roll back to another release")]
+    Harness {
+        /// The release.
+        release: ReleaseId,
+        /// What is wrong.
+        problem: String,
+    },
     /// A blocking task died.
     #[error("the work on the release repository was interrupted")]
     Interrupted,
@@ -360,6 +370,7 @@ impl Scenarios {
             self.take(&scenario, detour).await?;
         }
         self.resume_rollout(&scenario).await?;
+        self.align_harness(&scenario).await;
         self.open.write().await.insert(key, Arc::clone(&scenario));
         // A full queue only means that learners start later; the receiver takes all of them.
         let _ = self.opened.send(Arc::clone(&scenario)).await;
@@ -405,7 +416,11 @@ impl Scenarios {
     /// Weights and identity for a request that pins a retained release.
     pub async fn pinned(&self, scenario: &Scenario, id: &ReleaseId) -> Result<Served, ScenarioError> {
         let listed = self.store.release(&scenario.key.0, &scenario.key.1, id).await?;
-        let retained = listed.filter(|listed| matches!(listed.status, ReleaseStatus::Served | ReleaseStatus::Retained));
+        let retained = listed.filter(|listed| {
+            // A harness has no weights: it would be served as the base model.
+            listed.release.manifest.surface == Surface::Weights
+                && matches!(listed.status, ReleaseStatus::Served | ReleaseStatus::Retained)
+        });
         let release = retained.ok_or_else(|| ScenarioError::UnknownRelease(id.clone()))?.release;
         let weights = self.weights.load(id).await?;
         Ok(Served::new(release, weights, None))

@@ -42,6 +42,7 @@ pub async fn host() -> (TestHost, Seen) {
         config.auth.tokens = vec![TokenEntry {
             sha256: Some(sha256_hex(TOKEN.as_bytes())),
             env: None,
+            name: None,
             tenant: TenantId::parse("acme").expect("a tenant"),
             scopes: vec![Scope::Infer, Scope::Read],
             default_scenario: None,

@@ -4,6 +4,7 @@ mod chain;
 mod crash;
 mod exchange;
 mod faults;
+mod harness;
 mod hooks;
 mod kill;
 mod learn;

@@ -11,6 +11,7 @@ fn token(secret: &str, tenant: &str, scopes: &[Scope]) -> TokenEntry {
     TokenEntry {
         sha256: Some(sha256_hex(secret.as_bytes())),
         env: None,
+        name: None,
         tenant: TenantId::parse(tenant).unwrap(),
         scopes: scopes.to_vec(),
         default_scenario: Some(ScenarioName::parse("home").unwrap()),
@@ -67,4 +68,23 @@ async fn without_a_token_only_loopback_is_served() {
     config.listen = ([0, 0, 0, 0], 0).into();
     let refusal = reef::host::start(config).await.expect_err("refused").to_string();
     assert!(refusal.contains("auth.tokens"), "{refusal}");
+}
+
+#[tokio::test]
+async fn a_decision_says_whose_token_made_it() {
+    let admin = [Scope::Infer, Scope::Read, Scope::Admin];
+    let host = TestHost::start(|config| {
+        let named = TokenEntry { name: Some("Ada".to_owned()), ..token("a", "acme", &admin) };
+        config.auth.tokens = vec![named, token("b", "acme", &admin)];
+    })
+    .await;
+    let (ada, nameless) = (host.caller("x").with_token("a"), host.caller("x").with_token("b"));
+    let base = ada.chat("hi", json!({ "max_tokens": 2 })).await.ok().release();
+    for (caller, by) in [(&ada, json!({ "kind": "person", "name": "Ada" })), (&nameless, json!({ "kind": "person" }))] {
+        for path in ["/rollback", "/pin"] {
+            caller.post(&caller.path(path), json!({ "release_id": base })).await.ok();
+            let newest = &caller.releases().await[0];
+            assert_eq!((&newest["decision"]["by"], &newest["origin"]["to"]), (&by, &json!(base)), "{newest}");
+        }
+    }
 }

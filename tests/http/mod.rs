@@ -3,6 +3,7 @@
 mod auth;
 mod chat;
 mod completions;
+pub mod harness;
 mod messages;
 mod records;
 mod redaction;

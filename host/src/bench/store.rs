@@ -246,6 +246,7 @@ fn id(record: &StoredRecord) -> RecordId {
     match &record.body {
         RecordBody::Inference(record) => record.id.clone(),
         RecordBody::Report(report) => report.id.clone(),
+        RecordBody::Instruction(instruction) => instruction.id.clone(),
     }
 }
 

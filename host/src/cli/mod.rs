@@ -2,6 +2,7 @@
 //! Exit codes: 0 done, 1 failed, 2 configuration or usage, 3 model, 4 address, 5 storage, 6 recipe.
 
 pub mod backtest;
+pub mod harness;
 pub mod recipe;
 pub mod records;
 pub mod registry;
@@ -72,6 +73,11 @@ enum Command {
     Step {
         #[command(subcommand)]
         command: release::StepCommand,
+    },
+    /// Harnesses as files, without a server.
+    Harness {
+        #[command(subcommand)]
+        command: harness::HarnessCommand,
     },
     /// Recipe components.
     Recipe {
@@ -197,6 +203,7 @@ pub fn run(cli: Cli) -> ExitCode {
             Command::Release { command } => release::run(command).await,
             Command::Step { command } => release::run_step(command).await,
             Command::Records { command } => records::run(command).await,
+            Command::Harness { command } => harness::run(command),
             Command::Recipe { command } => recipe::run(command).await,
             Command::Replay(args) => replay::run(args).await,
         }

@@ -163,11 +163,14 @@ fn release_text(found: &Value) -> String {
     line(&mut out, "release", format!("{} ({})", text(release, "release_id"), text(release, "status")));
     line(&mut out, "content", text(release, "content_id"));
     line(&mut out, "of", format!("{}/{} r{}", text(release, "tenant"), text(release, "scenario"), release["sequence"]));
+    line(&mut out, "surface", text(release, "surface"));
     line(&mut out, "parent", release["parent"].as_str().unwrap_or("none"));
     let origin = &release["origin"];
     let place = origin.get("to").and_then(Value::as_str).map(|to| format!(" to {to}")).unwrap_or_default();
     let number = origin.get("step").map(|step| format!(" {step}")).unwrap_or_default();
-    line(&mut out, "origin", format!("{}{number}{place}", text(origin, "kind")));
+    let named = ["id", "of"].into_iter().filter_map(|field| origin.get(field)?.as_str());
+    let named: String = named.map(|name| format!(" {name}")).collect();
+    line(&mut out, "origin", format!("{}{number}{named}{place}", text(origin, "kind")));
     if let Some(records) = release["records"].as_str() {
         line(&mut out, "records", format!("sha256:{records}"));
     }

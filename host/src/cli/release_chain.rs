@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use indicatif::{HumanBytes, ProgressBar};
-use reef_core::{InvalidName, ReleaseId, ScenarioName, TenantId};
+use reef_core::{InvalidName, ReleaseId, ScenarioName, Surface, TenantId};
 use reef_release::{
     ExpectedRelease, ExpectedStatus, FileChange, PruneOptions, PruneReport, PullOptions, ReleaseDiff, ReleasePublicKey,
     ReleaseRepo, Remote, RemoteError, Report, TensorChange, Tensors, VerifyOptions,
@@ -248,6 +248,7 @@ fn expected(listed: ListedRelease) -> ExpectedRelease {
     };
     let release = listed.release;
     ExpectedRelease {
+        surface: release.manifest.surface,
         release_id: release.release_id,
         content_id: release.content_id,
         parent: release.manifest.parent,
@@ -273,13 +274,15 @@ async fn prune(opened: Opened, keep: u32, grace: Duration, dry_run: bool) -> Res
     Ok(())
 }
 
-/// The newest `keep` releases of the chain, those that training may lag behind, and every held candidate.
+/// The newest `keep` releases of the weights, those that training may lag behind, every held candidate, and the harness
+/// but for what was refused: it is text, and takes no room worth freeing.
 fn needed(listed: &[ListedRelease], keep: u32, lag: u32) -> BTreeSet<ReleaseId> {
-    let head = listed.iter().find(|listed| listed.status == ReleaseStatus::Served);
+    let of_weights = |listed: &&ListedRelease| listed.release.manifest.surface == Surface::Weights;
+    let head = listed.iter().filter(of_weights).find(|listed| listed.status == ReleaseStatus::Served);
     let oldest = head.map_or(0, |head| head.release.manifest.sequence.saturating_sub(lag.max(keep - 1)));
     let is_needed = |listed: &&ListedRelease| match listed.status {
         ReleaseStatus::Served | ReleaseStatus::Held => true,
-        ReleaseStatus::Retained => listed.release.manifest.sequence >= oldest,
+        ReleaseStatus::Retained => !of_weights(listed) || listed.release.manifest.sequence >= oldest,
         ReleaseStatus::Rejected => false,
     };
     listed.iter().filter(is_needed).map(|listed| listed.release.release_id.clone()).collect()
@@ -290,6 +293,9 @@ fn report_text(report: &Report) -> String {
     let checked = &report.checked;
     // Writing to a string cannot fail.
     let _ = writeln!(out, "head      {}", report.head.as_ref().map_or("none", ReleaseId::as_str));
+    if let Some(harness) = &report.harness_head {
+        let _ = writeln!(out, "harness   {harness}");
+    }
     let _ = writeln!(out, "releases  {} ({} pruned), {}", checked.releases, report.pruned, HumanBytes(checked.bytes));
     for finding in report.findings.iter().take(FINDINGS_SHOWN_MAX) {
         let _ = writeln!(out, "problem   {finding}");
@@ -372,7 +378,7 @@ fn tensor_lines(out: &mut String, unchanged: u64, changed: &[TensorChange]) {
 
 #[cfg(test)]
 mod tests {
-    use reef_core::{ContentId, Release, ReleaseManifest, ReleaseOrigin, Surface};
+    use reef_core::{ContentId, Release, ReleaseManifest, ReleaseOrigin};
     use reef_release::FileFacts;
 
     use super::*;

@@ -8,7 +8,7 @@ use axum::extract::{FromRef, FromRequestParts};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use reef_core::{ReleaseId, ScenarioName, Tag, TenantId};
+use reef_core::{DecidedBy, ReleaseId, ScenarioName, Tag, TenantId};
 use reef_dialects::Dialect;
 use reef_intake::{CALL_HEADERS, SESSION_HEADERS, named_session};
 use reef_store::{ROLLOUT_TAG, ROLLOUT_UNIT_TAG};
@@ -52,6 +52,11 @@ impl Caller {
     /// Whose data.
     pub fn tenant(&self) -> &TenantId {
         &self.principal.tenant
+    }
+
+    /// Who decides what this request asks for.
+    pub fn person(&self) -> DecidedBy {
+        DecidedBy::Person { name: self.principal.name.clone() }
     }
 
     /// Refuses unless the token has the scope.

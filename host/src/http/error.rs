@@ -149,9 +149,10 @@ impl From<ScenarioError> for ApiError {
             ScenarioError::Store(error) => error.into(),
             ScenarioError::Weights(error) => error.into(),
             ScenarioError::Recipe(_) | ScenarioError::TooMany(_) => Self::conflict(error.to_string()),
-            ScenarioError::Release(_) | ScenarioError::Interrupted | ScenarioError::HeldOut(_) => {
-                Self::internal("the release repository failed", error)
-            }
+            ScenarioError::Release(_)
+            | ScenarioError::Interrupted
+            | ScenarioError::HeldOut(_)
+            | ScenarioError::Harness { .. } => Self::internal("the release repository failed", error),
         }
     }
 }

@@ -6,6 +6,7 @@ pub mod body;
 pub mod caller;
 pub mod connections;
 pub mod error;
+pub mod harness;
 pub mod inference;
 pub mod page;
 pub mod params;
@@ -34,6 +35,7 @@ use reef_dialects::Dialect;
 use self::body::BodyLimit;
 use self::caller::dialect_response;
 use self::error::ApiError;
+use self::harness::Harnesses;
 use self::inference::{Serving, unrecorded};
 use self::report::Feedback;
 use self::scenarios::Management;
@@ -53,6 +55,8 @@ pub struct Parts {
     pub feedback: Feedback,
     /// Scenarios and releases.
     pub management: Management,
+    /// Harnesses.
+    pub harnesses: Harnesses,
     /// Status and metrics.
     pub operations: Operations,
 }
@@ -76,6 +80,7 @@ pick!(
     serving: Serving,
     feedback: Feedback,
     management: Management,
+    harnesses: Harnesses,
     operations: Operations
 );
 
@@ -107,6 +112,15 @@ pub fn router(parts: Parts) -> Router {
         .route("/steps", get(releases::steps))
         .route("/steps/{n}", get(releases::step))
         .route("/steps/{n}/page", get(page::step));
+    let harness = Router::new()
+        .route("/", get(harness::show))
+        .route("/releases", get(harness::releases))
+        .route("/versions", get(harness::versions))
+        .route("/releases/{step}/page", get(harness::page::page))
+        .route("/proposals", post(harness::proposals::propose))
+        .route("/requests/{id}/progress", get(harness::proposals::progress))
+        .route("/install", get(harness::install::install))
+        .route("/adapters", get(harness::adapters));
     Router::new()
         .route(Dialect::Chat.path(), post(inference::chat_completions))
         .route(Dialect::Completions.path(), post(inference::completions))
@@ -116,6 +130,8 @@ pub fn router(parts: Parts) -> Router {
         .route(unrecorded::EMBEDDINGS, post(unrecorded::embeddings))
         .route("/v1/models", get(status::models))
         .route("/reef/report", post(report::report))
+        .route("/reef/train", post(harness::proposals::train))
+        .nest("/reef/harness", harness)
         .route("/reef/reports/{id}", delete(records::retract))
         .route("/reef/records", post(records::import_one))
         .route("/reef/records/batch", post(records::import_batch))

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use axum::extract::State;
 use axum::http::{HeaderValue, header};
 use axum::response::{Html, IntoResponse, Response};
-use reef_core::{Release, ReleaseId, Step, StepOutcome};
+use reef_core::{Release, ReleaseId, Step, StepOutcome, Surface};
 use reef_engine::MODULES;
 use reef_store::{ListedRelease, RecordBody};
 use serde_json::{Value, json};
@@ -28,7 +28,7 @@ const CHAIN_SHOWN: usize = 12;
 /// Characters of a text that are shown.
 const TEXT_CHARS_SHOWN: usize = 300;
 /// Nothing may be loaded and nothing may run.
-const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
+pub const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
 
 /// What a page shows.
 #[derive(Debug, Default)]
@@ -77,7 +77,9 @@ async fn page(
     step: Option<Step>,
 ) -> Result<Response, ApiError> {
     let mut shown = Shown { release, step, ..Shown::default() };
-    shown.chain = management.store.releases(&key.0, &key.1).await?.into_iter().take(CHAIN_SHOWN).collect();
+    let surface = shown.release.as_ref().map_or(Surface::Weights, |listed| listed.release.manifest.surface);
+    let chain = management.store.releases_of(&key.0, &key.1, surface).await?;
+    shown.chain = chain.into_iter().take(CHAIN_SHOWN).collect();
     if let Some(step) = &shown.step {
         shown.reports = reports(management, &key, step).await?;
     }

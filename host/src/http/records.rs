@@ -18,7 +18,7 @@ use super::body::JsonObject;
 use super::caller::Caller;
 use super::error::ApiError;
 use super::params::{Path, Query};
-use super::redaction::{redact_record, redact_report};
+use super::redaction::{redact_instruction, redact_record, redact_report};
 use super::report::Feedback;
 use super::scenarios::Management;
 use crate::clock::now_ms;
@@ -49,7 +49,11 @@ pub async fn records(
         None => None,
         Some("inference") => Some(RecordKind::Inference),
         Some("report") => Some(RecordKind::Report),
-        Some(_) => return Err(ApiError::invalid("request_type", "request_type is 'inference' or 'report'")),
+        Some("instruction") => Some(RecordKind::Instruction),
+        Some(_) => {
+            let told = "request_type is 'inference', 'report' or 'instruction'";
+            return Err(ApiError::invalid("request_type", told));
+        }
     };
     let limit = page.limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX);
     let rows = management
@@ -81,6 +85,7 @@ fn shown(record: &StoredRecord) -> Value {
     let (kind, body) = match &record.body {
         RecordBody::Inference(inference) => ("inference", json!(inference)),
         RecordBody::Report(report) => ("report", json!(report)),
+        RecordBody::Instruction(instruction) => ("instruction", json!(instruction)),
     };
     json!({ "sequence": record.sequence, "request_type": kind, "record": body })
 }
@@ -147,6 +152,9 @@ async fn import(
             }
             RecordBody::Report(report) => {
                 RecordBody::Report(Box::new(redact_report(&feedback.redactor, *report).await?))
+            }
+            RecordBody::Instruction(instruction) => {
+                RecordBody::Instruction(Box::new(redact_instruction(&feedback.redactor, *instruction)))
             }
         });
     }

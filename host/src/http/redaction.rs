@@ -1,10 +1,10 @@
-//! Secrets are taken out of records and reports before the store sees them.
-//! Exchanges and the report route call it; the crate `intake` does the work, beside the requests where a text is long.
+//! Secrets are taken out of records of every kind before the store sees them.
+//! Exchanges and the routes that take feedback call it; the crate `intake` does the work, beside the requests where a text is long.
 //! What cannot be looked at is not stored.
 
 use std::sync::Arc;
 
-use reef_core::{Inference, Report};
+use reef_core::{Inference, Instruction, Report};
 use reef_intake::{Counts, Redactor, text_bytes};
 
 use super::error::ApiError;
@@ -37,6 +37,23 @@ pub async fn redact_report(redactor: &Arc<Redactor>, mut report: Report) -> Resu
     let (report, found) = heavy(bytes, redact).await?;
     count(&found);
     Ok(report)
+}
+
+/// The instruction without secrets; its text is short, so that it is looked at in place.
+pub fn redact_instruction(redactor: &Redactor, mut instruction: Instruction) -> Instruction {
+    instruction.text = redact_text(redactor, &instruction.text);
+    instruction.session = instruction.session.map(|session| redact_text(redactor, &session));
+    for requirement in &mut instruction.requires {
+        count(&redactor.redact_json(requirement));
+    }
+    instruction
+}
+
+/// A short text without secrets.
+pub fn redact_text(redactor: &Redactor, text: &str) -> String {
+    let (text, found) = redactor.redact_text(text);
+    count(&found);
+    text.into_owned()
 }
 
 async fn heavy<T: Send + 'static>(bytes: usize, work: impl FnOnce() -> T + Send + 'static) -> Result<T, ApiError> {

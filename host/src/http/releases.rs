@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{FromRef, FromRequest, FromRequestParts, Request, State};
 use axum::response::{IntoResponse, Response};
-use reef_core::{DecidedBy, ReleaseId, ReleaseOrigin, ScenarioName, Step, TenantId};
+use reef_core::{DecidedBy, ReleaseId, ReleaseOrigin, ScenarioName, Step, Surface, TenantId};
 use reef_store::{ListedRelease, ReleaseStatus};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -44,7 +44,10 @@ pub async fn show(
     let (listed, step) = release_of(&management, &scenario, ReleaseId::parse(id)?).await?;
     let ((tenant, scenario), id) = (&scenario.key, &listed.release.release_id);
     let replay = step.as_ref().map(|step| replay_command(tenant, scenario, step.step));
-    let page = format!("/reef/scenarios/{scenario}/releases/{id}/page");
+    let page = match listed.release.manifest.surface {
+        Surface::Harness => format!("/reef/harness/releases/{id}/page"),
+        Surface::Weights | Surface::Router => format!("/reef/scenarios/{scenario}/releases/{id}/page"),
+    };
     Ok(Json(json!({ "release": listed, "step": step, "replay": replay, "page": page })))
 }
 
@@ -56,11 +59,9 @@ pub async fn release_of(
 ) -> Result<(ListedRelease, Option<Step>), ApiError> {
     let (tenant, name) = &scenario.key;
     let listed = listed(management, scenario, &id).await?;
-    let step = match listed.release.manifest.origin {
-        ReleaseOrigin::Step { step } | ReleaseOrigin::Promotion { step } => {
-            management.store.step(tenant, name, step).await?
-        }
-        ReleaseOrigin::Base | ReleaseOrigin::Rollback { .. } => None,
+    let step = match listed.release.manifest.origin.step() {
+        Some(step) => management.store.step(tenant, name, step).await?,
+        None => None,
     };
     Ok((listed, step))
 }
@@ -89,7 +90,9 @@ pub struct Target {
     scenario: Arc<Scenario>,
     release: ReleaseId,
     status: ReleaseStatus,
+    surface: Surface,
     origin: ReleaseOrigin,
+    by: DecidedBy,
 }
 
 impl FromRequest<Shared> for Target {
@@ -118,7 +121,8 @@ impl Target {
             _ => return Err(ApiError::invalid("release_id", "name the release in 'release_id'")),
         };
         let ListedRelease { release: found, status } = listed(management, &scenario, &release).await?;
-        Ok(Self { scenario, release, status, origin: found.manifest.origin })
+        let (surface, origin) = (found.manifest.surface, found.manifest.origin);
+        Ok(Self { scenario, release, status, surface, origin, by: caller.person() })
     }
 }
 
@@ -131,25 +135,37 @@ pub async fn rollback(State(management): State<Management>, target: Target) -> R
     mint(management, target, origin).await
 }
 
-/// `POST …/promote {release_id}`: serves a held candidate.
+/// `POST …/promote {release_id}`: serves a held candidate, or accepts a change of the harness that waits.
 pub async fn promote(State(management): State<Management>, target: Target) -> Result<Json<Value>, ApiError> {
-    let (ReleaseStatus::Held, &ReleaseOrigin::Step { step }) = (target.status, &target.origin) else {
-        return Err(ApiError::conflict(format!(
-            "release {} is not a held candidate; use rollback to return to it",
-            target.release
-        )));
+    let origin = match (target.status, &target.origin) {
+        (ReleaseStatus::Held, ReleaseOrigin::Step { step }) => ReleaseOrigin::Promotion { step: *step },
+        (ReleaseStatus::Held, ReleaseOrigin::Proposal { .. }) => {
+            ReleaseOrigin::Acceptance { of: target.release.clone() }
+        }
+        _ => {
+            return Err(ApiError::conflict(format!(
+                "release {} is not a held candidate; use rollback to return to it",
+                target.release
+            )));
+        }
     };
-    let origin = ReleaseOrigin::Promotion { step };
     mint(management, target, origin).await
 }
 
 async fn mint(management: Management, target: Target, origin: ReleaseOrigin) -> Result<Json<Value>, ApiError> {
     let reason = match &origin {
         ReleaseOrigin::Rollback { to } => format!("rolled back to {to}"),
+        ReleaseOrigin::Acceptance { of } => format!("accepted the change of {of}"),
         _ => "promoted a held candidate".to_owned(),
     };
-    let why = (origin, promoted(DecidedBy::Person { name: None }, reason));
-    let minted = async move { management.scenarios.mint_copy(&target.scenario, &target.release, why).await };
+    let why = (origin, promoted(target.by.clone(), reason));
+    let minted = async move {
+        let Target { scenario, release, surface, .. } = target;
+        match surface {
+            Surface::Harness => management.scenarios.mint_harness_copy(&scenario, &release, why).await,
+            Surface::Weights | Surface::Router => management.scenarios.mint_copy(&scenario, &release, why).await,
+        }
+    };
     Ok(Json(json!(to_the_end(minted).await?)))
 }
 

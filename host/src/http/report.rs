@@ -10,7 +10,7 @@ use reef_core::Report;
 use reef_intake::Redactor;
 use reef_sandbox::{Manifest, Recipe};
 use reef_store::Store;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tracing::Instrument;
 
 use super::body::JsonObject;
@@ -22,6 +22,9 @@ use crate::config::Scope;
 use crate::receipts::Receipts;
 use crate::scenarios::{Scenario, Scenarios};
 use crate::telemetry;
+
+/// Answers of a session that one report grades, the latest.
+const SESSION_RECEIPTS_MAX: u32 = 256;
 
 /// The part of the host that takes feedback.
 #[derive(Debug, Clone)]
@@ -56,6 +59,7 @@ pub async fn report(
 ) -> Result<Json<Value>, ApiError> {
     let scenario = feedback.open(&caller, Scope::Report).await?;
     let name = &scenario.key.1;
+    let body = of_session(&feedback, &scenario, body).await?;
     let mut report = Report::from_body(&body, now_ms())?;
     let own = scenario.recipe().map(|now| now.recipe);
     if let Some(manifest) = own.as_ref().map(Recipe::manifest).or(feedback.manifest.as_deref()) {
@@ -82,6 +86,31 @@ pub async fn report(
     Ok(Json(json!({ "agent_record_id": id, "scenario": name, "request_type": "report" })))
 }
 
+/// A report may name a session instead of receipts: it grades all answers of its conversation.
+async fn of_session(
+    feedback: &Feedback,
+    scenario: &Scenario,
+    mut body: Map<String, Value>,
+) -> Result<Map<String, Value>, ApiError> {
+    let session = match body.remove("session") {
+        None | Some(Value::Null) => return Ok(body),
+        Some(Value::String(session)) => session,
+        Some(_) => return Err(ApiError::invalid("session", "'session' is a text")),
+    };
+    if body.get("references").is_some_and(|references| !references.is_null()) {
+        return Err(ApiError::invalid("session", "name a 'session' or 'references', not both"));
+    }
+    let (tenant, name) = &scenario.key;
+    let receipts = feedback.store.session_receipts(tenant, name, &session, SESSION_RECEIPTS_MAX).await?;
+    if receipts.is_empty() {
+        let shown: String = session.chars().take(64).flat_map(char::escape_default).collect();
+        let told = format!("session '{shown}' has no answer in scenario '{name}'; name its receipts in 'references'");
+        return Err(ApiError::not_found(told));
+    }
+    body.insert("references".to_owned(), json!(receipts));
+    Ok(body)
+}
+
 /// Without a trace of its own, a report continues the trace of the record that it grades.
 async fn trace_of_record(
     store: &Store,
@@ -92,6 +121,6 @@ async fn trace_of_record(
     let record = store.record(&key.0, &key.1, first).await?;
     Ok(record.and_then(|stored| match stored.body {
         reef_store::RecordBody::Inference(inference) => inference.traceparent,
-        reef_store::RecordBody::Report(_) => None,
+        reef_store::RecordBody::Report(_) | reef_store::RecordBody::Instruction(_) => None,
     }))
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use reef_core::{CanaryPlan, DecidedBy, ReleaseId, ReleaseOrigin, RolloutPlan, Sticky, Tag};
+use reef_core::{CanaryPlan, ReleaseId, ReleaseOrigin, RolloutPlan, Sticky, Tag};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
@@ -90,13 +90,13 @@ pub async fn pin(
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     let scenario = management.open(&caller, Scope::Admin, &name).await?;
-    let PinBody { release_id: to } = read(body)?;
+    let (PinBody { release_id: to }, by) = (read(body)?, caller.person());
     let pinned = async move {
         let head = scenario.served().release.release_id.clone();
         let head = if head == to {
             head
         } else {
-            let decision = promoted(DecidedBy::Person { name: None }, format!("rolled back to {to}, to be pinned"));
+            let decision = promoted(by, format!("rolled back to {to}, to be pinned"));
             let origin = ReleaseOrigin::Rollback { to: to.clone() };
             management.scenarios.mint_copy(&scenario, &to, (origin, decision)).await?.release_id
         };

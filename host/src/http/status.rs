@@ -122,11 +122,13 @@ async fn scenario_status(store: &Store, scenario: &Scenario, learns: bool) -> Re
     let counts = store.counts(tenant, name).await?;
     let served = scenario.served();
     let learner = scenario.status();
+    let harness = store.harness_head(tenant, name).await?;
     let steps = store.next_step_number(tenant, name).await?.saturating_sub(1);
     Ok(json!({
         "tenant": tenant,
         "scenario": name,
         "head": { "release_id": served.release.release_id, "content_id": served.release.content_id, "sequence": served.release.manifest.sequence },
+        "harness": harness.map(|head| json!({ "release_id": head.release_id, "content_id": head.content_id, "sequence": head.manifest.sequence })),
         "training_mode": scenario.settings().training_mode,
         "rollout": scenario.rollout().map(|live| json!(live.rollout)),
         "step": steps,

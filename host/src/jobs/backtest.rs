@@ -7,7 +7,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use reef_core::{RecordId, ReleaseId, ReleaseOrigin, Report, Sample, ScenarioName, Step, StepOutcome, TenantId};
+use reef_core::{
+    RecordId, ReleaseId, ReleaseOrigin, Report, Sample, ScenarioName, Step, StepOutcome, Surface, TenantId,
+};
 use reef_engine::Engine;
 use reef_sandbox::{Blame, Call, Capability, Context, Fault, PoolSample, Proposal, Quarantine, Recipe};
 use reef_store::{RecordBody, RecordKind, Scenario, Unusable};
@@ -115,7 +117,7 @@ pub async fn backtest(wanted: &Wanted, progress: &dyn Fn(u64)) -> Result<Backtes
             .into_iter()
             .filter_map(|record| match record.body {
                 RecordBody::Report(report) => Some((record.sequence, report)),
-                RecordBody::Inference(_) => None,
+                RecordBody::Inference(_) | RecordBody::Instruction(_) => None,
             })
             .collect();
         let ids: Vec<RecordId> = arrived.iter().map(|(_, report)| report.id.clone()).collect();
@@ -173,7 +175,7 @@ impl<'a> Walk<'a> {
         let base = inputs.map_or_else(|| scenario.settings.recipe_config.clone(), |inputs| inputs.config);
         let config = configuration(&recipe, base, wanted, &mut notes)?;
         let heads = folder.store.heads(tenant, name).await?;
-        let listed = folder.store.releases(tenant, name).await?;
+        let listed = folder.store.releases_of(tenant, name, Surface::Weights).await?;
         let Some(first) = heads.first().map(|(id, _)| id.clone()) else {
             return Err(StartError::Config(format!("scenario '{name}' has no release; it has never served")));
         };

@@ -77,7 +77,7 @@ impl Records for StoredRecords {
                 tags: inference.tags.iter().map(|(tag, value)| (tag.to_string(), value.clone())).collect(),
                 session: inference.session.clone(),
             }),
-            RecordBody::Report(_) => None,
+            RecordBody::Report(_) | RecordBody::Instruction(_) => None,
         }))
     }
 }

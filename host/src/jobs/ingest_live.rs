@@ -32,7 +32,7 @@ pub async fn ingest_live(workshop: &Workshop, scenario: &Scenario) -> Result<Opt
         .into_iter()
         .filter_map(|stored| match stored.body {
             RecordBody::Inference(inference) => Some(*inference),
-            RecordBody::Report(_) => None,
+            RecordBody::Report(_) | RecordBody::Instruction(_) => None,
         })
         .filter(|inference| inference.status == RecordStatus::Complete && inference.capture)
         .collect();

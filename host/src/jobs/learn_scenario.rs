@@ -420,7 +420,7 @@ impl Learner {
         let record = self.workshop.store.record(tenant, name, first).await?;
         Ok(record.and_then(|stored| match stored.body {
             reef_store::RecordBody::Report(report) => report.traceparent,
-            reef_store::RecordBody::Inference(_) => None,
+            reef_store::RecordBody::Inference(_) | reef_store::RecordBody::Instruction(_) => None,
         }))
     }
 

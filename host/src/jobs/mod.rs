@@ -12,6 +12,7 @@ pub mod ingest_live;
 pub mod keep_within;
 pub mod learn_scenario;
 pub mod named_policies;
+pub mod propose_harness;
 pub mod recheck_head;
 pub mod replay_step;
 pub mod rerun;

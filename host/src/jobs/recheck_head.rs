@@ -86,10 +86,7 @@ async fn scores_at_release(
     (release, held_out): (&Release, &HeldOut),
 ) -> Result<Vec<Measurement>, StepError> {
     let (tenant, name) = &scenario.key;
-    let step = match release.manifest.origin {
-        ReleaseOrigin::Step { step } | ReleaseOrigin::Promotion { step } => step,
-        ReleaseOrigin::Base | ReleaseOrigin::Rollback { .. } => return Ok(Vec::new()),
-    };
+    let Some(step) = release.manifest.origin.step() else { return Ok(Vec::new()) };
     let Some(RecordedStep { transcript: Some(heard), .. }) = workshop.store.step_record(tenant, name, step).await?
     else {
         return Ok(Vec::new());

@@ -65,8 +65,10 @@ impl Scenarios {
         (origin, decision): (ReleaseOrigin, ReleaseDecision),
     ) -> Result<Release, ScenarioError> {
         let (tenant, name) = &scenario.key;
-        let source =
-            self.store.release(tenant, name, of).await?.ok_or_else(|| ScenarioError::UnknownRelease(of.clone()))?;
+        let source = self.store.release(tenant, name, of).await?;
+        // A harness has no weights: it would be served as the base model.
+        let source = source.filter(|source| source.release.manifest.surface == Surface::Weights);
+        let source = source.ok_or_else(|| ScenarioError::UnknownRelease(of.clone()))?;
         let head = scenario.served().release.clone();
         let files = self.files(of).await?.into_iter().map(|(path, bytes)| ReleaseFile { path, bytes }).collect();
         let manifest = ReleaseManifest {
@@ -100,7 +102,7 @@ impl Scenarios {
         if !is_damage(&damage) {
             return Err(damage.into());
         }
-        let listed = self.store.releases(&key.0, &key.1).await?;
+        let listed = self.store.releases_of(&key.0, &key.1, Surface::Weights).await?;
         let served = |status| matches!(status, ReleaseStatus::Served | ReleaseStatus::Retained);
         let before: Vec<ReleaseId> = (listed.into_iter().filter(|listed| served(listed.status)))
             .map(|listed| listed.release.release_id)

@@ -6,6 +6,7 @@
 mod evaluation;
 mod gate;
 mod hex;
+mod instruction;
 mod name;
 mod record;
 mod release;
@@ -19,6 +20,7 @@ pub use gate::{
     Progress, Recheck, Sequential, SequentialPlan, Tested, gate_decision, recheck, recheck_due,
 };
 pub use hex::{framed, hex, unframed, unhex};
+pub use instruction::{INSTRUCTION_TEXT_BYTES_MAX, Instruction, InstructionError, REQUIRES_MAX};
 pub use name::{ContentId, InvalidName, RecordId, ReleaseId, ScenarioName, Tag, TenantId, sha256_hex};
 pub use record::{
     Alternatives, CALL_REASON_TAG, CALL_TAG, Inference, LIVE_REPORT_PREFIX, RecordStatus, ReleaseSpan, Report,

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ContentId, ReleaseId, ScenarioName, TenantId};
+use crate::{ContentId, RecordId, ReleaseId, ScenarioName, TenantId};
 
 /// What a release changes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Surface {
     /// Model weights (a LoRA adapter).
@@ -16,6 +16,17 @@ pub enum Surface {
     Harness,
     /// The routing policy.
     Router,
+}
+
+impl Surface {
+    /// Its name, as in JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Weights => "weights",
+            Self::Harness => "harness",
+            Self::Router => "router",
+        }
+    }
 }
 
 /// Why a release exists.
@@ -39,6 +50,26 @@ pub enum ReleaseOrigin {
         /// The step that made it.
         step: u32,
     },
+    /// A change of the harness that was admitted and waits for a person.
+    Proposal {
+        /// The proposal.
+        id: RecordId,
+    },
+    /// A proposal that a person promoted.
+    Acceptance {
+        /// The release that waited.
+        of: ReleaseId,
+    },
+}
+
+impl ReleaseOrigin {
+    /// The step that made the content, if a step did.
+    pub fn step(&self) -> Option<u32> {
+        match self {
+            Self::Step { step } | Self::Promotion { step } => Some(*step),
+            Self::Base | Self::Rollback { .. } | Self::Proposal { .. } | Self::Acceptance { .. } => None,
+        }
+    }
 }
 
 /// How a candidate did on held-out tasks, and how what served did on the same ones.

@@ -36,7 +36,7 @@ impl ReleaseRepo {
             ..source
         };
         let tenant = manifest.tenant.clone();
-        if let Some(found) = self.head(&tenant, scenario)? {
+        if let Some(found) = self.head_of((&tenant, scenario, manifest.surface))? {
             let scenario = scenario.clone();
             return Err(ReleaseError::HeadMoved { tenant, scenario, expected: None, found: Some(found) });
         }

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use reef_core::{ContentId, Release, ReleaseId, ReleaseManifest, ReleaseOrigin, ScenarioName, TenantId, sha256_hex};
+use reef_core::{
+    ContentId, Release, ReleaseId, ReleaseManifest, ReleaseOrigin, ScenarioName, Surface, TenantId, sha256_hex,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::names::{check_path, is_lfs};
@@ -143,6 +145,8 @@ impl StoredManifest {
             ReleaseOrigin::Step { step } => format!("step {step}"),
             ReleaseOrigin::Rollback { to } => format!("rollback to {to}"),
             ReleaseOrigin::Promotion { step } => format!("promotion of step {step}"),
+            ReleaseOrigin::Proposal { id } => format!("proposal {id}"),
+            ReleaseOrigin::Acceptance { of } => format!("acceptance of {of}"),
         };
         Ok(format!("{}: {origin}\n\n{CONTENT_ID}{}\n", self.place(), self.content_id()?))
     }
@@ -153,8 +157,11 @@ impl StoredManifest {
     }
 
     fn place(&self) -> String {
-        let ReleaseManifest { tenant, scenario, sequence, .. } = &self.manifest;
-        format!("r{sequence} of {tenant}/{scenario}")
+        let ReleaseManifest { tenant, scenario, sequence, surface, .. } = &self.manifest;
+        match surface {
+            Surface::Weights => format!("r{sequence} of {tenant}/{scenario}"),
+            other => format!("{} r{sequence} of {tenant}/{scenario}", other.as_str()),
+        }
     }
 }
 

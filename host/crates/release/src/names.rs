@@ -1,7 +1,7 @@
 //! Names: which reference a scenario has, and which paths a release may hold.
 
 use gix::bstr::ByteSlice;
-use reef_core::{ReleaseId, ScenarioName, TenantId};
+use reef_core::{ReleaseId, ScenarioName, Surface, TenantId};
 
 use crate::ReleaseError;
 
@@ -18,14 +18,23 @@ pub const ATTRIBUTES: &str = ".gitattributes";
 /// Files by which a release could reconfigure the git of whoever clones it.
 const GIT_CONTROL_FILES: [&str; 3] = [ATTRIBUTES, ".gitmodules", ".lfsconfig"];
 
-/// `refs/heads/<tenant>/<scenario>`: the head of a scenario.
+/// One chain of a scenario.
+pub type Chain<'a> = (&'a TenantId, &'a ScenarioName, Surface);
+
+/// `refs/heads/<tenant>/<scenario>`: the head of the weights of a scenario; with `@<surface>` at its end, that of
+/// another surface.
 ///
-/// ':' becomes '+', and a name that git refuses at its end gets '='; no scenario name holds either
-/// sign, so two scenarios never share a branch.
-pub fn branch(tenant: &TenantId, scenario: &ScenarioName) -> String {
+/// ':' becomes '+', and a name that git refuses at its end gets '='; no scenario name holds one of these
+/// signs, so two chains never share a branch.
+pub fn branch((tenant, scenario, surface): Chain<'_>) -> String {
     let scenario = scenario.as_str();
     let end = if scenario.ends_with('.') || scenario.ends_with(".lock") { "=" } else { "" };
-    format!("refs/heads/{tenant}/{}{end}", scenario.replace(':', "+"))
+    let mut name = format!("refs/heads/{tenant}/{}{end}", scenario.replace(':', "+"));
+    if surface != Surface::Weights {
+        name.push('@');
+        name.push_str(surface.as_str());
+    }
+    name
 }
 
 /// `refs/reef/releases/<commit>`: keeps a release from git's garbage collection, head or not.
@@ -33,14 +42,14 @@ pub fn retaining(release: &ReleaseId) -> String {
     format!("{RETAINED}{release}")
 }
 
-/// `refs/remotes/<remote>/<tenant>/<scenario>`: the newest verified release that a remote is known to have.
-pub fn remote_branch(remote: &str, tenant: &TenantId, scenario: &ScenarioName) -> String {
-    branch(tenant, scenario).replacen(HEADS, &format!("{REMOTES}{remote}/"), 1)
+/// `refs/remotes/<remote>/<branch>`: the newest verified release that a remote is known to have.
+pub fn remote_branch(remote: &str, chain: Chain<'_>) -> String {
+    branch(chain).replacen(HEADS, &format!("{REMOTES}{remote}/"), 1)
 }
 
-/// `refs/reef/quarantine/<remote>/<tenant>/<scenario>`: what a remote gave and nobody has verified.
-pub fn quarantine(remote: &str, tenant: &TenantId, scenario: &ScenarioName) -> String {
-    branch(tenant, scenario).replacen(HEADS, &format!("{QUARANTINE}{remote}/"), 1)
+/// `refs/reef/quarantine/<remote>/<branch>`: what a remote gave and nobody has verified.
+pub fn quarantine(remote: &str, chain: Chain<'_>) -> String {
+    branch(chain).replacen(HEADS, &format!("{QUARANTINE}{remote}/"), 1)
 }
 
 /// Start of the names of `branch`.
@@ -95,28 +104,32 @@ pub fn check_path(path: &str) -> Result<(), ReleaseError> {
 mod tests {
     use super::*;
 
-    fn branch_of(scenario: &str) -> String {
-        branch(&TenantId::parse("acme").expect("tenant"), &ScenarioName::parse(scenario).expect("scenario"))
+    fn branch_of(scenario: &str, surface: Surface) -> String {
+        branch((&TenantId::parse("acme").expect("tenant"), &ScenarioName::parse(scenario).expect("scenario"), surface))
     }
 
     #[test]
     fn ordinary_names_are_their_own_branches() {
-        assert_eq!(branch_of("spell-v1.2"), "refs/heads/acme/spell-v1.2");
-        assert_eq!(branch_of("team:spell"), "refs/heads/acme/team+spell");
+        assert_eq!(branch_of("spell-v1.2", Surface::Weights), "refs/heads/acme/spell-v1.2");
+        assert_eq!(branch_of("team:spell", Surface::Weights), "refs/heads/acme/team+spell");
+        assert_eq!(branch_of("team:spell", Surface::Harness), "refs/heads/acme/team+spell@harness");
     }
 
     #[test]
-    fn every_scenario_has_a_valid_branch_of_its_own() {
+    fn every_chain_has_a_valid_branch_of_its_own() {
         let alphabet = ["a", "A", ".", ":", "-", "_", ".lock", "lock", "9"];
         let mut seen = std::collections::BTreeMap::new();
         for first in alphabet {
             for second in alphabet {
                 for third in alphabet {
                     let Ok(name) = ScenarioName::parse(format!("s{first}{second}{third}")) else { continue };
-                    let branch = branch_of(name.as_str());
-                    assert!(gix::refs::FullName::try_from(branch.as_str()).is_ok(), "{branch}");
-                    let other = seen.insert(branch, name.clone());
-                    assert!(other.as_ref().is_none_or(|other| *other == name), "{other:?} and {name}");
+                    for surface in [Surface::Weights, Surface::Harness] {
+                        let branch = branch_of(name.as_str(), surface);
+                        assert!(gix::refs::FullName::try_from(branch.as_str()).is_ok(), "{branch}");
+                        let chain = (name.clone(), surface);
+                        let other = seen.insert(branch, chain.clone());
+                        assert!(other.as_ref().is_none_or(|other| *other == chain), "{other:?} and {chain:?}");
+                    }
                 }
             }
         }

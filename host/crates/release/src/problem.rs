@@ -22,6 +22,8 @@ pub enum ProblemKind {
     SequenceOrder,
     /// A release stands in the chain of another scenario.
     OtherScenario,
+    /// A release stands in the chain of another surface.
+    OtherSurface,
     /// A listed file is not in the commit.
     FileMissing,
     /// A file has other bytes than the manifest says.
@@ -76,6 +78,7 @@ impl ProblemKind {
             Self::ParentDiffers
             | Self::SequenceOrder
             | Self::OtherScenario
+            | Self::OtherSurface
             | Self::FileUnlisted
             | Self::ContentIdDiffers => {
                 "Reef did not write this: find out who pushed it, and roll back to a release before it"

@@ -7,14 +7,14 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use gix::refs::Target;
-use reef_core::{ReleaseId, ScenarioName, TenantId};
+use reef_core::{ReleaseId, ScenarioName, Surface, TenantId};
 use serde::Serialize;
 
 use crate::git::{Git, failed};
 use crate::lfs;
 use crate::manifest::FileEntry;
 use crate::marks::{mark, unmark};
-use crate::names::{RETAINED, branch, is_lfs, quarantine, remote_branch, retaining};
+use crate::names::{Chain, RETAINED, branch, is_lfs, quarantine, remote_branch, retaining};
 use crate::objects::Damage;
 use crate::problem::{Problem, ProblemKind};
 use crate::read::Opened;
@@ -43,6 +43,9 @@ pub struct PullOptions {
 pub struct PullReport {
     /// The newest release of the remote; `refs/remotes/<name>/<tenant>/<scenario>` names it now.
     pub head: ReleaseId,
+    /// The same of the harness, where the remote has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub harness_head: Option<ReleaseId>,
     /// Releases that were not here, newest first.
     pub new: Vec<ReleaseId>,
     /// LFS objects that were fetched.
@@ -54,7 +57,7 @@ pub struct PullReport {
 }
 
 impl ReleaseRepo {
-    /// Pulls the chain of a scenario. Afterwards its releases can be read and verified, and nothing serves them yet.
+    /// Pulls the chains of a scenario. Afterwards its releases can be read and verified, and nothing serves them yet.
     ///
     /// Errors: see [`RemoteError`]; `Unverified` if the chain is not whole, or not signed by a trusted key.
     pub fn pull(
@@ -63,6 +66,25 @@ impl ReleaseRepo {
         remote: &Remote,
         options: PullOptions,
     ) -> Result<PullReport, RemoteError> {
+        let weights = self.pull_chain((tenant, scenario, Surface::Weights), remote, options)?;
+        let mut report = weights.ok_or_else(|| no_chain((tenant, scenario), remote))?;
+        if let Some(harness) = self.pull_chain((tenant, scenario, Surface::Harness), remote, options)? {
+            report.new.extend(harness.new);
+            report.objects += harness.objects;
+            report.bytes += harness.bytes;
+            report.without_objects.extend(harness.without_objects);
+            report.harness_head = Some(harness.head);
+        }
+        Ok(report)
+    }
+
+    /// Pulls one chain; none: the remote has no such chain.
+    fn pull_chain(
+        &self,
+        chain: Chain<'_>,
+        remote: &Remote,
+        options: PullOptions,
+    ) -> Result<Option<PullReport>, RemoteError> {
         let repo = self.git()?;
         let git = Git { repository: self.path(), remote, time_max: options.time_max };
         let folder = remote.git_folder()?;
@@ -70,20 +92,22 @@ impl ReleaseRepo {
             git.require_lfs()?;
         }
         let _kept_from_sweeping = share(self.path())?;
-        let cell = quarantine(remote.name(), tenant, scenario);
-        fetch(&git, (tenant, scenario), &cell)?;
+        let cell = quarantine(remote.name(), chain);
+        if !fetch(&git, chain, &cell)? {
+            return Ok(None);
+        }
         // What was fetched may be in a new pack.
         let repo_now = self.git()?;
-        let tip = head(&repo_now, &cell)?.ok_or_else(|| no_chain((tenant, scenario), remote))?;
-        let pull = Pull { owner: self, repo: &repo_now, git, folder, scenario: (tenant, scenario), options };
+        let Some(tip) = head(&repo_now, &cell)? else { return Ok(None) };
+        let pull = Pull { owner: self, repo: &repo_now, git, folder, chain, options };
         let pulled = pull.verified(&tip).and_then(|report| {
             self.show(&repo_now, &report)?;
-            self.remember(&repo_now, &remote_branch(remote.name(), tenant, scenario), &tip)?;
+            self.remember(&repo_now, &remote_branch(remote.name(), chain), &tip)?;
             Ok(report)
         });
         let _turn = self.turn();
         remove(&repo, &cell, Target::Object(object_id(&tip)?))?;
-        pulled
+        pulled.map(Some)
     }
 
     /// Makes what was verified visible: releases are kept from garbage collection, the oldest first.
@@ -100,8 +124,9 @@ impl ReleaseRepo {
     }
 }
 
-fn fetch(git: &Git<'_>, (tenant, scenario): (&TenantId, &ScenarioName), cell: &str) -> Result<(), RemoteError> {
-    let refspec = format!("+{}:{cell}", branch(tenant, scenario));
+/// Fetches a chain into quarantine; false: the remote does not have it.
+fn fetch(git: &Git<'_>, chain: Chain<'_>, cell: &str) -> Result<bool, RemoteError> {
+    let refspec = format!("+{}:{cell}", branch(chain));
     let arguments = [
         "fetch",
         "--no-tags",
@@ -114,9 +139,9 @@ fn fetch(git: &Git<'_>, (tenant, scenario): (&TenantId, &ScenarioName), cell: &s
     ];
     let finished = git.attempt(&arguments)?;
     if finished.success {
-        Ok(())
+        Ok(true)
     } else if finished.stderr.contains("couldn't find remote ref") {
-        Err(no_chain((tenant, scenario), git.remote))
+        Ok(false)
     } else {
         Err(failed(&arguments, &finished))
     }
@@ -133,7 +158,7 @@ struct Pull<'a> {
     repo: &'a gix::Repository,
     git: Git<'a>,
     folder: Option<std::path::PathBuf>,
-    scenario: (&'a TenantId, &'a ScenarioName),
+    chain: Chain<'a>,
     options: PullOptions,
 }
 
@@ -145,6 +170,7 @@ impl Pull<'_> {
         self.refuse(problems)?;
         let mut report = PullReport {
             head: tip.clone(),
+            harness_head: None,
             new: self.unknown(&chain)?,
             objects: 0,
             bytes: 0,
@@ -186,7 +212,7 @@ impl Pull<'_> {
         self.owner.path()
     }
 
-    /// The releases of the scenario from the tip to its first one.
+    /// The releases of the chain from the tip to its first one.
     fn chain(&self, tip: &ReleaseId, problems: &mut Vec<Problem>) -> Vec<ReleaseId> {
         let (mut chain, mut child) = (Vec::new(), None::<Child>);
         let mut next = Some(tip.clone());
@@ -198,11 +224,16 @@ impl Pull<'_> {
                     break;
                 }
             };
-            if !opened.stored.is_of(self.scenario.0, self.scenario.1) {
+            let (tenant, scenario, surface) = self.chain;
+            if !opened.stored.is_of(tenant, scenario) {
                 if !child.as_ref().is_some_and(Child::is_first) {
-                    let reason = format!("the chain of scenario '{}' leads to it", self.scenario.1);
+                    let reason = format!("the chain of scenario '{scenario}' leads to it");
                     problems.push(opened.problem(ProblemKind::OtherScenario, reason));
                 }
+                break;
+            }
+            if let Some(problem) = opened.on_other_surface(surface) {
+                problems.push(problem);
                 break;
             }
             problems.extend(child.as_ref().and_then(|child| child.compare(&opened)));

@@ -1,15 +1,15 @@
 //! Push: objects, then commits, then the branch, so that the remote never names what it does not have.
-//! Only the head's chain goes; history at the remote is never rewritten.
+//! Only the chains of the heads go; history at the remote is never rewritten.
 
 use std::time::Duration;
 
 use gix::refs::Target;
-use reef_core::{ReleaseId, ScenarioName, TenantId};
+use reef_core::{ReleaseId, ScenarioName, Surface, TenantId};
 use serde::Serialize;
 
 use crate::git::{Git, failed};
 use crate::marks::is_marked;
-use crate::names::{branch, is_lfs, remote_branch};
+use crate::names::{Chain, branch, is_lfs, remote_branch};
 use crate::refs::{Swap, swap};
 use crate::remote::{Remote, RemoteError};
 use crate::repo::{ReleaseRepo, head, object_id};
@@ -23,6 +23,9 @@ const OBJECTS_OF_A_COMMAND: usize = 200;
 pub struct PushReport {
     /// The release that the remote's branch names now.
     pub head: ReleaseId,
+    /// The same of the harness, where the scenario has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub harness_head: Option<ReleaseId>,
     /// LFS objects that were copied to a folder, or offered to a server, which takes what it lacks.
     pub objects: u64,
     /// Their bytes.
@@ -32,7 +35,7 @@ pub struct PushReport {
 }
 
 impl ReleaseRepo {
-    /// Pushes the chain of a scenario. `time_max` is for each command of git.
+    /// Pushes the chains of a scenario. `time_max` is for each command of git.
     ///
     /// Errors: see [`RemoteError`]; `Release(Corrupt)` for a damaged or missing object, before the branch moves.
     pub fn push(
@@ -41,18 +44,35 @@ impl ReleaseRepo {
         remote: &Remote,
         time_max: Duration,
     ) -> Result<PushReport, RemoteError> {
+        let absent =
+            || RemoteError::NoChain { tenant: tenant.clone(), scenario: scenario.clone(), at: "here".to_owned() };
+        let weights = self.push_chain((tenant, scenario, Surface::Weights), remote, time_max)?;
+        let mut report = weights.ok_or_else(absent)?;
+        if let Some(harness) = self.push_chain((tenant, scenario, Surface::Harness), remote, time_max)? {
+            report.objects += harness.objects;
+            report.bytes += harness.bytes;
+            report.without_objects.extend(harness.without_objects);
+            report.harness_head = Some(harness.head);
+        }
+        Ok(report)
+    }
+
+    /// Pushes one chain; none: there is no such chain here.
+    fn push_chain(
+        &self,
+        chain: Chain<'_>,
+        remote: &Remote,
+        time_max: Duration,
+    ) -> Result<Option<PushReport>, RemoteError> {
         let repo = self.git()?;
-        let head = self.head(tenant, scenario)?.ok_or_else(|| RemoteError::NoChain {
-            tenant: tenant.clone(),
-            scenario: scenario.clone(),
-            at: "here".to_owned(),
-        })?;
+        let Some(head) = self.head_of(chain)? else { return Ok(None) };
         let git = Git { repository: self.path(), remote, time_max };
         let folder = remote.git_folder()?;
         if folder.is_none() {
             git.require_lfs()?;
         }
-        let mut report = PushReport { head: head.clone(), objects: 0, bytes: 0, without_objects: Vec::new() };
+        let mut report =
+            PushReport { head: head.clone(), harness_head: None, objects: 0, bytes: 0, without_objects: Vec::new() };
         let mut offered = Vec::new();
         let mut next = Some(head.clone());
         while let Some(id) = next {
@@ -81,10 +101,10 @@ impl ReleaseRepo {
         if folder.is_none() {
             offer(&git, offered)?;
         }
-        let name = branch(tenant, scenario);
+        let name = branch(chain);
         push_branch(&git, &head, &name)?;
-        self.remember(&repo, &remote_branch(remote.name(), tenant, scenario), &head)?;
-        Ok(report)
+        self.remember(&repo, &remote_branch(remote.name(), chain), &head)?;
+        Ok(Some(report))
     }
 
     /// Notes what a remote has; whoever is faster is right.

@@ -3,7 +3,7 @@
 
 use gix::ObjectId;
 use gix::objs::{CommitRef, Kind};
-use reef_core::{Release, ReleaseId, ScenarioName, TenantId, sha256_hex};
+use reef_core::{Release, ReleaseId, ScenarioName, Surface, TenantId, sha256_hex};
 
 use crate::manifest::{CONTENT_ID, FileEntry, MANIFEST_BYTES_MAX, StoredManifest};
 use crate::marks::is_marked;
@@ -158,6 +158,16 @@ impl Opened {
     /// A problem of this release.
     pub fn problem(&self, kind: ProblemKind, reason: impl Into<String>) -> Problem {
         Problem::new(kind, &self.id, self.label(), reason.into())
+    }
+
+    /// What is wrong with a release in the chain of this surface, if it is of another.
+    pub fn on_other_surface(&self, surface: Surface) -> Option<Problem> {
+        let own = self.stored.manifest.surface;
+        (own != surface).then(|| {
+            let reason =
+                format!("it is a release of {} and the chain of {} leads to it", own.as_str(), surface.as_str());
+            self.problem(ProblemKind::OtherSurface, reason)
+        })
     }
 
     /// Where keys are trusted, one of them must have signed.

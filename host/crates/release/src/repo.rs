@@ -10,12 +10,12 @@ use gix::actor::Signature;
 use gix::date::Time;
 use gix::objs::{Commit, Kind};
 use gix::refs::{FullName, Target};
-use reef_core::{Release, ReleaseId, ReleaseManifest, ReleaseOrigin, ScenarioName, TenantId};
+use reef_core::{Release, ReleaseId, ReleaseManifest, ReleaseOrigin, ScenarioName, Surface, TenantId};
 
 use crate::error::git;
 use crate::manifest::StoredManifest;
 use crate::marks::unmark;
-use crate::names::{ATTRIBUTES, ATTRIBUTES_TEXT, MANIFEST, SIGNATURE, branch, is_lfs, retaining};
+use crate::names::{ATTRIBUTES, ATTRIBUTES_TEXT, Chain, MANIFEST, SIGNATURE, branch, is_lfs, retaining};
 use crate::objects::Writer;
 use crate::read::Opened;
 use crate::refs::{Swap, swap};
@@ -145,7 +145,7 @@ impl ReleaseRepo {
         Ok(id)
     }
 
-    /// Makes `to` the head of its scenario if the head is `expected` (`None`: if there is none).
+    /// Makes `to` the head of its scenario and surface if the head is `expected` (`None`: if there is none).
     ///
     /// Errors: `HeadMoved` when it is not, `NotFound`, `OtherScenario`, `Disk`, `Git`, `Locked`.
     pub fn advance(
@@ -161,7 +161,7 @@ impl ReleaseRepo {
             let (tenant, scenario) = (tenant.clone(), scenario.clone());
             return Err(ReleaseError::OtherScenario { release: opened.label(), tenant, scenario });
         }
-        let name = branch(tenant, scenario);
+        let name = branch((tenant, scenario, opened.stored.manifest.surface));
         let _turn = self.turn();
         let old = expected.map(object_id).transpose()?.map(Target::Object);
         // Asked here too: git takes a second creation with the same value for a success.
@@ -173,11 +173,22 @@ impl ReleaseRepo {
         Err(ReleaseError::HeadMoved { tenant, scenario, expected: expected.cloned(), found: head(&repo, &name)? })
     }
 
-    /// The head of a scenario, if it has one.
+    /// The head of the weights of a scenario, if it has one.
     ///
     /// Errors: `Disk`, `Git`.
     pub fn head(&self, tenant: &TenantId, scenario: &ScenarioName) -> Result<Option<ReleaseId>, ReleaseError> {
-        head(&self.git()?, &branch(tenant, scenario))
+        self.head_of((tenant, scenario, Surface::Weights))
+    }
+
+    /// The head of the harness of a scenario, if it has one.
+    ///
+    /// Errors: `Disk`, `Git`.
+    pub fn harness_head(&self, tenant: &TenantId, scenario: &ScenarioName) -> Result<Option<ReleaseId>, ReleaseError> {
+        self.head_of((tenant, scenario, Surface::Harness))
+    }
+
+    pub(crate) fn head_of(&self, chain: Chain<'_>) -> Result<Option<ReleaseId>, ReleaseError> {
+        head(&self.git()?, &branch(chain))
     }
 
     /// A view of the repository for one call.
@@ -195,6 +206,10 @@ fn follows(parent: &ReleaseManifest, child: &ReleaseManifest) -> Result<(), Rele
     let refuse = |problem: String| Err(ReleaseError::Manifest { problem });
     if parent.tenant != child.tenant {
         return refuse("its parent belongs to another tenant".to_owned());
+    }
+    if parent.surface != child.surface {
+        let (theirs, own) = (parent.surface.as_str(), child.surface.as_str());
+        return refuse(format!("its parent is a release of {theirs} and it is one of {own}"));
     }
     if parent.scenario != child.scenario && child.sequence != 0 {
         let (theirs, own) = (&parent.scenario, child.sequence);

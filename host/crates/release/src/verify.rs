@@ -1,10 +1,10 @@
-//! Verification of a scenario: its chain from head to root, and what the database knows against it.
+//! Verification of a scenario: its chains from head to root, and what the database knows against them.
 //! It works in constant memory but for the list of problems and an index of the expected releases, reads only, and
 //! stops at nothing: releases are never edited, so it may run beside a server.
 
 use std::collections::BTreeMap;
 
-use reef_core::{ContentId, ReleaseId, ScenarioName, TenantId};
+use reef_core::{ContentId, ReleaseId, ScenarioName, Surface, TenantId};
 use serde::Serialize;
 
 use crate::ReleaseError;
@@ -31,6 +31,8 @@ pub enum ExpectedStatus {
 /// What the database knows of a release.
 #[derive(Debug, Clone)]
 pub struct ExpectedRelease {
+    /// Which chain it belongs to.
+    pub surface: Surface,
     /// Commit.
     pub release_id: ReleaseId,
     /// Content.
@@ -57,7 +59,7 @@ pub struct Progress {
 /// What a verification compares and whom it tells.
 #[derive(Default)]
 pub struct VerifyOptions<'a> {
-    /// The releases of the scenario in the database; `None`: the repository is looked at alone. Releases of the chain
+    /// The releases of the scenario in the database; `None`: the repository is looked at alone. Releases of a chain
     /// that are older than all of these are not missed in the database.
     pub expected: Option<&'a [ExpectedRelease]>,
     /// Called after every release.
@@ -73,9 +75,12 @@ impl std::fmt::Debug for VerifyOptions<'_> {
 /// What a verification found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Report {
-    /// The head of the branch.
+    /// The head of the weights.
     pub head: Option<ReleaseId>,
-    /// Releases of the chain and, where a database was given, beside it; bytes of their files; problems.
+    /// The head of the harness, where the scenario has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub harness_head: Option<ReleaseId>,
+    /// Releases of the chains and, where a database was given, beside it; bytes of their files; problems.
     #[serde(flatten)]
     pub checked: Progress,
     /// Releases whose LFS objects retention removed and nobody needs now.
@@ -92,8 +97,8 @@ impl Report {
 }
 
 impl ReleaseRepo {
-    /// Verifies the chain of a scenario: commits, manifests, order, signatures, every file and LFS object; and, against
-    /// the database, head, parents, positions and contents of the chain and of the candidates beside it.
+    /// Verifies the chains of a scenario: commits, manifests, order, signatures, every file and LFS object; and, against
+    /// the database, heads, parents, positions and contents of the chains and of the candidates beside them.
     ///
     /// Errors: `Disk`, `Git` if the references cannot be read. Whatever else is wrong is a finding.
     pub fn verify(
@@ -104,19 +109,25 @@ impl ReleaseRepo {
     ) -> Result<Report, ReleaseError> {
         let repo = self.git()?;
         let expected = options.expected.map(Expected::new);
-        let head = self.head(tenant, scenario)?;
-        let report = Report { head: head.clone(), checked: Progress::default(), pruned: 0, findings: Vec::new() };
+        let heads = [
+            (Surface::Weights, self.head(tenant, scenario)?),
+            (Surface::Harness, self.harness_head(tenant, scenario)?),
+        ];
+        let [(_, head), (_, harness_head)] = heads.clone();
+        let report = Report { head, harness_head, checked: Progress::default(), pruned: 0, findings: Vec::new() };
         let mut walk = Walk { place: (self, &repo), scenario: (tenant, scenario), report, expected };
         let mut tick = |report: &Report| {
             if let Some(tell) = options.on_progress.as_mut() {
                 tell(report.checked);
             }
         };
-        walk.compare_head();
-        let (mut next, mut child) = (head, None);
-        while let Some(id) = next {
-            (next, child) = walk.link(&id, child);
-            tick(&walk.report);
+        for (surface, head) in heads {
+            walk.compare_head(surface, head.as_ref());
+            let (mut next, mut child) = (head, None);
+            while let Some(id) = next {
+                (next, child) = walk.link(&id, child, surface);
+                tick(&walk.report);
+            }
         }
         while let Some(id) = walk.expected.as_mut().and_then(Expected::next_unseen) {
             walk.beside(&id);
@@ -182,18 +193,18 @@ impl Walk<'_> {
         }
     }
 
-    fn compare_head(&mut self) {
-        let served = self.expected.as_ref().and_then(|expected| expected.served().cloned());
-        let Some(served) = served.filter(|served| self.report.head.as_ref() != Some(&served.release_id)) else {
+    fn compare_head(&mut self, surface: Surface, head: Option<&ReleaseId>) {
+        let served = self.expected.as_ref().and_then(|expected| expected.served(surface).cloned());
+        let Some(served) = served.filter(|served| head != Some(&served.release_id)) else {
             return;
         };
-        let head = self.report.head.as_ref().map_or("absent".to_owned(), |head| format!("at {head}"));
+        let head = head.map_or("absent".to_owned(), |head| format!("at {head}"));
         let reason = format!("the database serves it and the branch of its scenario is {head}");
         self.tell(Problem::new(ProblemKind::HeadDiffers, &served.release_id, served.label(), reason));
     }
 
     /// Looks at one release of the chain; the release before it, and what to compare that with.
-    fn link(&mut self, id: &ReleaseId, child: Option<Child>) -> (Option<ReleaseId>, Option<Child>) {
+    fn link(&mut self, id: &ReleaseId, child: Option<Child>, surface: Surface) -> (Option<ReleaseId>, Option<Child>) {
         let opened = match Opened::find(self.place.1, id) {
             Ok(opened) => opened,
             Err(error) => {
@@ -213,6 +224,10 @@ impl Walk<'_> {
                 let reason = format!("the chain of scenario '{}' leads to it", self.scenario.1);
                 self.tell(opened.problem(ProblemKind::OtherScenario, reason));
             }
+            return (None, None);
+        }
+        if let Some(problem) = opened.on_other_surface(surface) {
+            self.tell(problem);
             return (None, None);
         }
         if let Some(problem) = child.as_ref().and_then(|child| child.compare(&opened)) {
@@ -254,7 +269,9 @@ impl Walk<'_> {
         self.report.checked.bytes += opened.inspect(repo, &owner.trusted, &mut |problem| found.push(problem));
         let before = found.len();
         let known = self.expected.as_ref().and_then(|expected| expected.by_id.get(&opened.id));
-        let needed = self.report.head.as_ref() == Some(&opened.id)
+        let is = |head: &Option<ReleaseId>| head.as_ref() == Some(&opened.id);
+        let needed = is(&self.report.head)
+            || is(&self.report.harness_head)
             || known.is_some_and(|(known, _)| matches!(known.status, ExpectedStatus::Served | ExpectedStatus::Held));
         found.retain(|problem| needed || problem.kind != ProblemKind::ObjectPruned);
         self.report.pruned += u64::from(found.len() < before);
@@ -266,7 +283,7 @@ impl Walk<'_> {
         let Some(expected) = &mut self.expected else { return };
         let manifest = &opened.stored.manifest;
         let Some(known) = expected.see(&opened.id).cloned() else {
-            if expected.oldest.is_some_and(|oldest| manifest.sequence >= oldest) {
+            if expected.oldest.get(&manifest.surface).is_some_and(|oldest| manifest.sequence >= *oldest) {
                 self.tell(opened.problem(ProblemKind::NotInDatabase, "the database does not know it"));
             }
             return;
@@ -276,6 +293,9 @@ impl Walk<'_> {
             self.tell(opened.problem(ProblemKind::DatabaseDiffers, reason));
         };
         let shown = |parent: &Option<ReleaseId>| parent.as_ref().map_or("none".to_owned(), ToString::to_string);
+        if known.surface != manifest.surface {
+            differ("surface", known.surface.as_str().to_owned(), manifest.surface.as_str().to_owned());
+        }
         if known.parent != manifest.parent {
             differ("parent", shown(&known.parent), shown(&manifest.parent));
         }
@@ -319,21 +339,28 @@ impl ExpectedRelease {
 /// The database's releases, each seen or not.
 struct Expected<'a> {
     by_id: BTreeMap<&'a ReleaseId, (&'a ExpectedRelease, bool)>,
-    oldest: Option<u32>,
+    /// Sequence of the oldest release of each surface.
+    oldest: BTreeMap<Surface, u32>,
     order: std::slice::Iter<'a, ExpectedRelease>,
 }
 
 impl<'a> Expected<'a> {
     fn new(expected: &'a [ExpectedRelease]) -> Self {
+        let mut oldest = BTreeMap::new();
+        for known in expected {
+            let least = oldest.entry(known.surface).or_insert(known.sequence);
+            *least = known.sequence.min(*least);
+        }
         Self {
             by_id: expected.iter().map(|known| (&known.release_id, (known, false))).collect(),
-            oldest: expected.iter().map(|known| known.sequence).min(),
+            oldest,
             order: expected.iter(),
         }
     }
 
-    fn served(&self) -> Option<&ExpectedRelease> {
-        self.by_id.values().map(|(known, _)| *known).find(|known| known.status == ExpectedStatus::Served)
+    fn served(&self, surface: Surface) -> Option<&ExpectedRelease> {
+        let mut known = self.by_id.values().map(|(known, _)| *known);
+        known.find(|known| known.surface == surface && known.status == ExpectedStatus::Served)
     }
 
     fn see(&mut self, id: &ReleaseId) -> Option<&ExpectedRelease> {

@@ -152,14 +152,17 @@ impl<'e> Batch<'e> {
     /// Moves the counters of the scenario past the new records.
     async fn count(&self, conn: &mut Connection, key: &Key) -> Result<(), Fault> {
         let all = i64::try_from(self.accepted.len()).unwrap_or(i64::MAX);
-        let inferences = self.accepted.iter().filter(|(_, entry)| entry.kind() == RecordKind::Inference).count();
-        let inferences = i64::try_from(inferences).unwrap_or(i64::MAX);
+        let of = |kind| {
+            let count = self.accepted.iter().filter(|(_, entry)| entry.kind() == kind).count();
+            i64::try_from(count).unwrap_or(i64::MAX)
+        };
         let bytes: usize = self.accepted.iter().map(|(_, entry)| entry.stored_bytes()).sum();
         let sql = "UPDATE scenarios SET last_sequence = $3, inferences = inferences + $4, reports = reports + $5, \
                      stored_records = stored_records + $6, stored_bytes = stored_bytes + $7 \
                    WHERE tenant = $1 AND name = $2";
-        let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(self.last).bind(inferences);
-        let query = query.bind(all - inferences).bind(all).bind(i64::try_from(bytes).unwrap_or(i64::MAX));
+        let query =
+            sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(self.last).bind(of(RecordKind::Inference));
+        let query = query.bind(of(RecordKind::Report)).bind(all).bind(i64::try_from(bytes).unwrap_or(i64::MAX));
         query.execute(conn).await?;
         Ok(())
     }
@@ -171,6 +174,7 @@ async fn stored_before(conn: &mut Connection, entry: &Entry) -> Result<Outcome, 
     let old = match stored.body {
         RecordBody::Inference(record) => Content::Inference(record),
         RecordBody::Report(report) => Content::Report(report),
+        RecordBody::Instruction(instruction) => Content::Instruction(instruction),
     };
     let same = entry.same(&old);
     Ok(if same { Ok(Appended { sequence: stored.sequence, duplicate: true }) } else { Err(taken(entry.id())) })

@@ -1,8 +1,9 @@
-//! One record, inference or report, ready to be written: checked, compressed and cut into columns by its caller, so that
+//! One record of any kind, ready to be written: checked, compressed and cut into columns by its caller, so that
 //! the writer only binds values. `append.rs` writes entries; `records.rs` reads them back.
 
 use reef_core::{
-    Alternatives, Inference, RecordId, RecordStatus, ReleaseSpan, Report, Sampling, TokenTrace, sha256_hex,
+    Alternatives, INSTRUCTION_TEXT_BYTES_MAX, Inference, Instruction, REQUIRES_MAX, RecordId, RecordStatus,
+    ReleaseSpan, Report, Sampling, TokenTrace, sha256_hex,
 };
 use serde::{Deserialize, Serialize};
 
@@ -49,6 +50,7 @@ pub(crate) struct Trace {
 pub(crate) enum Content {
     Inference(Box<Inference>),
     Report(Box<Report>),
+    Instruction(Box<Instruction>),
 }
 
 /// A record ready to be written.
@@ -113,6 +115,11 @@ impl RowFacts {
     pub(crate) fn report(report: &Report) -> Self {
         Self { created_at_ms: report.created_at_ms, session: None, call: None, tags: Vec::new() }
     }
+
+    pub(crate) fn instruction(instruction: &Instruction) -> Self {
+        let session = instruction.session.as_deref().map(indexed);
+        Self { created_at_ms: instruction.created_at_ms, session, call: None, tags: Vec::new() }
+    }
 }
 
 /// A row of `record_tags`.
@@ -141,6 +148,13 @@ impl Entry {
         Ok(Self { key, content: Content::Report(Box::new(report)), tokens: None, body, metadata })
     }
 
+    pub(crate) async fn instruction(key: Key, instruction: Instruction) -> Result<Self, Fault> {
+        check_instruction(&instruction)?;
+        let body = codec::pack(&instruction, &format!("instruction {}", instruction.id)).await?;
+        let content = Content::Instruction(Box::new(instruction));
+        Ok(Self { key, content, tokens: None, body, metadata: String::new() })
+    }
+
     /// Bytes that wait for the writer. The unpacked record travels along, to be compared when its id exists already.
     pub(crate) fn size(&self) -> usize {
         let unpacked = usize::try_from(self.body.raw_bytes).unwrap_or(usize::MAX / 4);
@@ -156,6 +170,7 @@ impl Entry {
         match &self.content {
             Content::Inference(record) => &record.id,
             Content::Report(report) => &report.id,
+            Content::Instruction(instruction) => &instruction.id,
         }
     }
 
@@ -163,12 +178,13 @@ impl Entry {
         match &self.content {
             Content::Inference(_) => RecordKind::Inference,
             Content::Report(_) => RecordKind::Report,
+            Content::Instruction(_) => RecordKind::Instruction,
         }
     }
 
     pub(crate) fn references(&self) -> &[RecordId] {
         match &self.content {
-            Content::Inference(_) => &[],
+            Content::Inference(_) | Content::Instruction(_) => &[],
             Content::Report(report) => &report.references,
         }
     }
@@ -176,7 +192,7 @@ impl Entry {
     /// The earlier report that this one replaces.
     pub(crate) fn amends(&self) -> Option<&RecordId> {
         match &self.content {
-            Content::Inference(_) => None,
+            Content::Inference(_) | Content::Instruction(_) => None,
             Content::Report(report) => report.amends.as_ref(),
         }
     }
@@ -185,6 +201,7 @@ impl Entry {
         match &self.content {
             Content::Inference(record) => record.created_at_ms,
             Content::Report(report) => report.created_at_ms,
+            Content::Instruction(instruction) => instruction.created_at_ms,
         }
     }
 
@@ -193,6 +210,7 @@ impl Entry {
         match (&self.content, other) {
             (Content::Inference(new), Content::Inference(old)) => new == old,
             (Content::Report(new), Content::Report(old)) => old.same_content(new),
+            (Content::Instruction(new), Content::Instruction(old)) => old.same_content(new),
             _ => false,
         }
     }
@@ -201,7 +219,7 @@ impl Entry {
     pub(crate) fn columns(&self, sequence: i64) -> Vec<Value> {
         let inference = match &self.content {
             Content::Inference(record) => Some(record),
-            Content::Report(_) => None,
+            Content::Report(_) | Content::Instruction(_) => None,
         };
         let (tokens, facts) = (self.tokens.as_ref(), self.facts());
         vec![
@@ -229,6 +247,7 @@ impl Entry {
         match &self.content {
             Content::Inference(record) => RowFacts::inference(record),
             Content::Report(report) => RowFacts::report(report),
+            Content::Instruction(instruction) => RowFacts::instruction(instruction),
         }
     }
 
@@ -326,6 +345,19 @@ fn check_report(report: &Report) -> Result<(), Fault> {
     }
     if report.amends.as_ref() == Some(id) {
         return Err(invalid(format!("report {id}: it cannot amend itself")));
+    }
+    Ok(())
+}
+
+fn check_instruction(instruction: &Instruction) -> Result<(), Fault> {
+    let (id, text, requires) = (&instruction.id, instruction.text.len(), instruction.requires.len());
+    if text > INSTRUCTION_TEXT_BYTES_MAX || requires > REQUIRES_MAX {
+        return Err(invalid(format!(
+            "instruction {id}: {text} bytes and {requires} requirements; the limits are {INSTRUCTION_TEXT_BYTES_MAX} and {REQUIRES_MAX}"
+        )));
+    }
+    if instruction.session.as_ref().is_some_and(|session| session.len() > TEXT_BYTES_MAX) {
+        return Err(invalid(format!("instruction {id}: its session is over {TEXT_BYTES_MAX} bytes")));
     }
     Ok(())
 }

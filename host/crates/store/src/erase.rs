@@ -11,6 +11,7 @@ use crate::codec::to_text;
 use crate::entry::indexed;
 use crate::error::{Fault, StoreError, damaged};
 use crate::key::Key;
+use crate::proposals::forget_session;
 use crate::records::record_id;
 use crate::remove::{Cause, REMOVED_AT_ONCE, remove};
 use crate::scrub::mark;
@@ -21,7 +22,7 @@ use crate::sql::{self, Connection};
 pub enum Selector {
     /// One, an exchange or a report.
     Record(RecordId),
-    /// All exchanges of a session.
+    /// All exchanges of a session, and what people asked in it.
     Session(String),
     /// All exchanges with this value of a tag.
     Tag(Tag, String),
@@ -108,6 +109,12 @@ async fn erase(
     what: Selector,
     (after, now_ms): (i64, i64),
 ) -> Result<Option<Batch>, Fault> {
+    if let Selector::Session(session) = &what
+        && after == 0
+        && forget_session(conn, &key, session).await? > 0
+    {
+        mark(conn).await?;
+    }
     let selected = select(conn, &key, &what, after).await?;
     let Some((last, _)) = selected.last().cloned() else {
         return if after == 0 { none(conn, &key).await.map(|()| None) } else { Ok(None) };

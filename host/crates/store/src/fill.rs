@@ -37,6 +37,7 @@ async fn batch(conn: &mut Connection) -> Result<usize, Fault> {
         let facts = match &body {
             RecordBody::Inference(record) => RowFacts::inference(record),
             RecordBody::Report(report) => RowFacts::report(report),
+            RecordBody::Instruction(instruction) => RowFacts::instruction(instruction),
         };
         let tags = facts.tags.into_iter().map(|(tag, value)| tag_row((&tenant, &scenario), sequence, (tag, value)));
         sql::insert_rows(conn, "record_tags (tenant, scenario, tag, value, sequence)", tags.collect(), "").await?;

@@ -103,7 +103,7 @@ fn write_page<W: Write + Send>(
 fn inference(record: &StoredRecord) -> Option<&Inference> {
     match &record.body {
         RecordBody::Inference(inference) => Some(inference),
-        RecordBody::Report(_) => None,
+        RecordBody::Report(_) | RecordBody::Instruction(_) => None,
     }
 }
 
@@ -111,6 +111,7 @@ fn id(record: &StoredRecord) -> &RecordId {
     match &record.body {
         RecordBody::Inference(inference) => &inference.id,
         RecordBody::Report(report) => &report.id,
+        RecordBody::Instruction(instruction) => &instruction.id,
     }
 }
 
@@ -118,6 +119,7 @@ fn created_at_ms(record: &StoredRecord) -> i64 {
     match &record.body {
         RecordBody::Inference(inference) => inference.created_at_ms,
         RecordBody::Report(report) => report.created_at_ms,
+        RecordBody::Instruction(instruction) => instruction.created_at_ms,
     }
 }
 

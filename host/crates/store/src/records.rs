@@ -1,12 +1,12 @@
-//! Records: inference exchanges are appended here, and records of both kinds read back.
+//! Records: inference exchanges are appended here, and records of every kind read back.
 //! A record is never changed; its sequence orders it within its scenario.
 
-use reef_core::{Inference, RecordId, Report, ScenarioName, TenantId, TokenTrace};
+use reef_core::{Inference, Instruction, RecordId, Report, ScenarioName, TenantId, TokenTrace};
 use serde::{Deserialize, Serialize};
 
 use crate::Store;
 use crate::codec;
-use crate::entry::{Entry, Trace};
+use crate::entry::{Entry, Trace, indexed};
 use crate::error::{Fault, StoreError, damaged};
 use crate::key::Key;
 use crate::sql::{self, Connection};
@@ -24,6 +24,8 @@ pub enum RecordKind {
     Inference,
     /// Feedback.
     Report,
+    /// What a person asks of the harness.
+    Instruction,
 }
 
 impl RecordKind {
@@ -31,11 +33,12 @@ impl RecordKind {
         match self {
             Self::Inference => "inference",
             Self::Report => "report",
+            Self::Instruction => "instruction",
         }
     }
 
     pub(crate) fn parse(text: &str) -> Option<Self> {
-        [Self::Inference, Self::Report].into_iter().find(|kind| kind.as_str() == text)
+        [Self::Inference, Self::Report, Self::Instruction].into_iter().find(|kind| kind.as_str() == text)
     }
 }
 
@@ -46,6 +49,8 @@ pub enum RecordBody {
     Inference(Box<Inference>),
     /// Feedback.
     Report(Box<Report>),
+    /// What a person asks of the harness.
+    Instruction(Box<Instruction>),
 }
 
 /// A record as it is stored.
@@ -83,7 +88,7 @@ impl Store {
         Ok(self.submit_record(entry).await?.sequence)
     }
 
-    /// One record, of either kind.
+    /// One record, of any kind.
     pub async fn record(
         &self,
         t: &TenantId,
@@ -92,6 +97,23 @@ impl Store {
     ) -> Result<Option<StoredRecord>, StoreError> {
         let mut conn = self.reader().await?;
         self.told(select_record(&mut conn, &Key::of(t, s), id).await)
+    }
+
+    /// Receipts of the conversation of a session, oldest first; the latest `limit`. Calls beside it, such as titles,
+    /// are left out.
+    pub async fn session_receipts(
+        &self,
+        t: &TenantId,
+        s: &ScenarioName,
+        session: &str,
+        limit: u32,
+    ) -> Result<Vec<RecordId>, StoreError> {
+        let mut conn = self.reader().await?;
+        let sql = "SELECT id FROM records WHERE tenant = $1 AND scenario = $2 AND session = $3 \
+                   AND kind = 'inference' AND call IS NULL ORDER BY sequence DESC LIMIT $4";
+        let query = sql::query(sql).bind(t.as_str()).bind(s.as_str()).bind(indexed(session)).bind(limit);
+        let ids: Vec<String> = self.told(query.scalars(&mut conn).await)?;
+        self.told(ids.into_iter().rev().map(record_id).collect())
     }
 
     /// Records after a sequence, oldest first. A page ends at `limit`, 1,000 records or 64 MiB of bodies;
@@ -114,7 +136,7 @@ impl Store {
 
 type Row = (i64, String, i64, Vec<u8>, Option<String>, Option<Vec<u8>>, Option<Vec<u8>>, Option<Vec<u8>>);
 
-/// One record, of either kind.
+/// One record, of any kind.
 pub(crate) async fn select_record(
     conn: &mut Connection,
     key: &Key,
@@ -151,6 +173,7 @@ pub(crate) async fn read_body(
     Ok(match kind {
         RecordKind::Inference => RecordBody::Inference(Box::new(codec::unpack(body, raw_bytes, &what).await?)),
         RecordKind::Report => RecordBody::Report(Box::new(codec::unpack(body, raw_bytes, &what).await?)),
+        RecordKind::Instruction => RecordBody::Instruction(Box::new(codec::unpack(body, raw_bytes, &what).await?)),
     })
 }
 

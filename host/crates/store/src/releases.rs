@@ -1,7 +1,7 @@
-//! The release chain of a scenario and its head, which moves only by compare-and-swap.
-//! A release row is never edited but for its status; held candidates wait beside the chain.
+//! The release chains of a scenario, one of weights and one of its harness, each with a head that moves only by
+//! compare-and-swap. A release row is never edited but for its status; held candidates wait beside the chains.
 
-use reef_core::{Release, ReleaseId, ReleaseOrigin, ScenarioName, TenantId};
+use reef_core::{Release, ReleaseId, ReleaseOrigin, ScenarioName, Surface, TenantId};
 use serde::{Deserialize, Serialize};
 
 use crate::Store;
@@ -13,11 +13,38 @@ use crate::sql::{self, Connection};
 /// Releases of one listing, newest first.
 const RELEASES_LISTED_MAX: u32 = 10_000;
 
+/// Releases of a scenario and whether each is the head of its surface, with a condition and an order.
+macro_rules! listed {
+    ($rest:literal) => {
+        concat!(
+            "SELECT r.body_bytes, r.body, r.metrics, r.status, \
+               r.release_id IS NOT DISTINCT FROM (CASE r.surface WHEN 'harness' THEN s.harness_head ELSE s.head END) \
+             FROM releases AS r JOIN scenarios AS s ON s.tenant = r.tenant AND s.name = r.scenario \
+             WHERE r.tenant = $1 AND r.scenario = $2 ",
+            $rest
+        )
+    };
+}
+
+/// The head of one surface.
+macro_rules! head {
+    ($column:literal) => {
+        concat!(
+            "SELECT r.body_bytes, r.body, r.metrics, r.status, TRUE FROM scenarios AS s JOIN releases AS r \
+             ON r.tenant = s.tenant AND r.scenario = s.name AND r.release_id = s.",
+            $column,
+            " WHERE s.tenant = $1 AND s.name = $2"
+        )
+    };
+}
+const HEAD: &str = head!("head");
+const HARNESS_HEAD: &str = head!("harness_head");
+
 /// Where a release stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReleaseStatus {
-    /// The head.
+    /// The head of its surface.
     Served,
     /// Served earlier, or promoted under another id; can be pinned and rolled back to.
     Retained,
@@ -53,6 +80,10 @@ impl ReleaseRow {
             let (tenant, scenario) = (&release.manifest.tenant, &release.manifest.scenario);
             return Err(invalid(format!("release {id} belongs to scenario '{scenario}' of tenant '{tenant}'")));
         }
+        if !matches!(release.manifest.surface, Surface::Weights | Surface::Harness) {
+            let surface = release.manifest.surface.as_str();
+            return Err(invalid(format!("release {id} is of the surface {surface}, which has no chain")));
+        }
         let mut bare = release.clone();
         let metrics = codec::metrics_to_text(&std::mem::take(&mut bare.manifest.metrics))?;
         let body = codec::pack(&bare, &format!("release {id}")).await?;
@@ -65,9 +96,10 @@ impl ReleaseRow {
 }
 
 impl Store {
-    /// Appends a base, rollback or promotion and makes it the head, in one transaction. A promotion takes the held
-    /// candidate of its step; without one, because a person refused or promoted it meanwhile, it is a `Conflict`.
-    /// `expected_head` `None`: there is no head yet. The same release again is no error while it is the head.
+    /// Appends a base, rollback, promotion or acceptance and makes it the head of its surface, in one transaction. A
+    /// promotion takes the held candidate of its step, an acceptance the held proposal, which must follow the head;
+    /// without one, because a person refused or promoted it meanwhile, it is a `Conflict`. `expected_head` `None`:
+    /// there is no head yet. The same release again is no error while it is the head.
     pub async fn append_release(
         &self,
         t: &TenantId,
@@ -81,13 +113,19 @@ impl Store {
         self.write(row.size(), move |conn| Box::pin(append(conn, key, row, expected))).await
     }
 
-    /// The release that is served.
+    /// The release of weights that is served.
     pub async fn head(&self, t: &TenantId, s: &ScenarioName) -> Result<Option<Release>, StoreError> {
+        self.served(t, s, HEAD).await
+    }
+
+    /// The harness that clients install.
+    pub async fn harness_head(&self, t: &TenantId, s: &ScenarioName) -> Result<Option<Release>, StoreError> {
+        self.served(t, s, HARNESS_HEAD).await
+    }
+
+    async fn served(&self, t: &TenantId, s: &ScenarioName, sql: &'static str) -> Result<Option<Release>, StoreError> {
         let key = Key::of(t, s);
         let mut conn = self.reader().await?;
-        let sql = "SELECT r.body_bytes, r.body, r.metrics, r.status, TRUE FROM scenarios AS s JOIN releases AS r \
-                   ON r.tenant = s.tenant AND r.scenario = s.name AND r.release_id = s.head \
-                   WHERE s.tenant = $1 AND s.name = $2";
         let query = sql::query(sql).bind(key.tenant()).bind(key.scenario());
         let row: Option<Row> = self.told(query.fetch_optional(&mut conn).await)?;
         let listed = self.told(read_one(row).await)?;
@@ -105,13 +143,31 @@ impl Store {
         self.told(select_release(&mut conn, &Key::of(t, s), id).await)
     }
 
-    /// The releases of this scenario, newest first; the latest 10,000.
+    /// The releases of this scenario, of every surface, newest first; the latest 10,000.
     pub async fn releases(&self, t: &TenantId, s: &ScenarioName) -> Result<Vec<ListedRelease>, StoreError> {
+        self.list(t, s, None).await
+    }
+
+    /// The releases of one surface, newest first; the latest 10,000.
+    pub async fn releases_of(
+        &self,
+        t: &TenantId,
+        s: &ScenarioName,
+        surface: Surface,
+    ) -> Result<Vec<ListedRelease>, StoreError> {
+        self.list(t, s, Some(surface)).await
+    }
+
+    async fn list(
+        &self,
+        t: &TenantId,
+        s: &ScenarioName,
+        surface: Option<Surface>,
+    ) -> Result<Vec<ListedRelease>, StoreError> {
         let mut conn = self.reader().await?;
-        let sql = "SELECT r.body_bytes, r.body, r.metrics, r.status, r.release_id IS NOT DISTINCT FROM s.head \
-                   FROM releases AS r JOIN scenarios AS s ON s.tenant = r.tenant AND s.name = r.scenario \
-                   WHERE r.tenant = $1 AND r.scenario = $2 ORDER BY r.position DESC LIMIT $3";
-        let query = sql::query(sql).bind(t.as_str()).bind(s.as_str()).bind(RELEASES_LISTED_MAX);
+        let sql = listed!("AND ($3 IS NULL OR r.surface = $3) ORDER BY r.position DESC LIMIT $4");
+        let query = sql::query(sql).bind(t.as_str()).bind(s.as_str()).bind(surface.map(Surface::as_str));
+        let query = query.bind(RELEASES_LISTED_MAX);
         let rows: Vec<Row> = self.told(query.fetch_all(&mut conn).await)?;
         let mut listed = Vec::with_capacity(rows.len());
         for row in rows {
@@ -120,11 +176,12 @@ impl Store {
         Ok(listed)
     }
 
-    /// When releases became the head: each with the sequence of the last record before it. Oldest first.
+    /// When releases of weights became the head: each with the sequence of the last record before it. Oldest first.
     pub async fn heads(&self, t: &TenantId, s: &ScenarioName) -> Result<Vec<(ReleaseId, i64)>, StoreError> {
         let mut conn = self.reader().await?;
         let sql = "SELECT release_id, after_sequence FROM releases \
-                   WHERE tenant = $1 AND scenario = $2 AND after_sequence IS NOT NULL ORDER BY position";
+                   WHERE tenant = $1 AND scenario = $2 AND surface = 'weights' AND after_sequence IS NOT NULL \
+                   ORDER BY position";
         let rows = sql::query(sql).bind(t.as_str()).bind(s.as_str()).fetch_all(&mut conn).await;
         let rows: Vec<(String, i64)> = self.told(rows)?;
         let read = |(id, after)| Ok((ReleaseId::parse(id).map_err(|e| damaged("release id", e))?, after));
@@ -145,6 +202,9 @@ async fn append(conn: &mut Connection, key: Key, row: ReleaseRow, expected: Opti
         return if again { Ok(()) } else { Err(conflict(format!("release {id} exists already in this scenario"))) };
     }
     advance(conn, &key, &row, expected.as_ref()).await?;
+    if let ReleaseOrigin::Acceptance { of } = &row.release.manifest.origin {
+        accept(conn, &key, of, expected.as_ref()).await?;
+    }
     if let ReleaseOrigin::Promotion { step } = row.release.manifest.origin {
         // The candidate has been decided upon: it must not be promoted or rejected again.
         let sql = "UPDATE releases SET status = 'chain' \
@@ -159,7 +219,23 @@ async fn append(conn: &mut Connection, key: Key, row: ReleaseRow, expected: Opti
     Ok(())
 }
 
-/// Writes a release and moves the head to it from `expected`.
+/// Takes a held proposal, which must have been made to what was the head until now.
+async fn accept(conn: &mut Connection, key: &Key, of: &ReleaseId, head: Option<&ReleaseId>) -> Result<(), Fault> {
+    let held = select_release(conn, key, of).await?.filter(|listed| listed.status == ReleaseStatus::Held);
+    let Some(held) = held else {
+        return Err(conflict(format!("release {of} does not wait any more; roll back to a release that was served")));
+    };
+    if held.release.manifest.parent.as_ref() != head {
+        return Err(conflict(format!(
+            "release {of} changes another release than the head that is served now; propose its change again"
+        )));
+    }
+    let sql = "UPDATE releases SET status = 'chain' WHERE tenant = $1 AND scenario = $2 AND release_id = $3";
+    sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(of.as_str()).execute(conn).await?;
+    Ok(())
+}
+
+/// Writes a release and moves the head of its surface to it from `expected`.
 pub(crate) async fn advance(
     conn: &mut Connection,
     key: &Key,
@@ -167,21 +243,31 @@ pub(crate) async fn advance(
     expected: Option<&ReleaseId>,
 ) -> Result<(), Fault> {
     let release = &row.release;
-    require_head(conn, key, expected).await?;
+    require_head(conn, key, (release.manifest.surface, expected)).await?;
     if release.manifest.parent.as_ref() != expected {
         let id = &release.release_id;
         return Err(invalid(format!("release {id} names another parent than the head that it replaces")));
     }
     insert(conn, key, row, "chain").await?;
-    let sql = "UPDATE scenarios SET head = $3 WHERE tenant = $1 AND name = $2";
+    let sql = match release.manifest.surface {
+        Surface::Harness => "UPDATE scenarios SET harness_head = $3 WHERE tenant = $1 AND name = $2",
+        Surface::Weights | Surface::Router => "UPDATE scenarios SET head = $3 WHERE tenant = $1 AND name = $2",
+    };
     let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(release.release_id.as_str());
     query.execute(conn).await?;
     Ok(())
 }
 
-/// Refuses unless this is the head. Inside the one writer's transaction, checking and moving are one.
-pub(crate) async fn require_head(conn: &mut Connection, key: &Key, expected: Option<&ReleaseId>) -> Result<(), Fault> {
-    let sql = "SELECT head FROM scenarios WHERE tenant = $1 AND name = $2";
+/// Refuses unless this is the head of the surface. Inside the one writer's transaction, checking and moving are one.
+pub(crate) async fn require_head(
+    conn: &mut Connection,
+    key: &Key,
+    (surface, expected): (Surface, Option<&ReleaseId>),
+) -> Result<(), Fault> {
+    let sql = match surface {
+        Surface::Harness => "SELECT harness_head FROM scenarios WHERE tenant = $1 AND name = $2",
+        Surface::Weights | Surface::Router => "SELECT head FROM scenarios WHERE tenant = $1 AND name = $2",
+    };
     let query = sql::query(sql).bind(key.tenant()).bind(key.scenario());
     let head: Option<Option<String>> = query.scalar_optional(conn).await?;
     let head = head.ok_or_else(|| key.unknown())?;
@@ -200,18 +286,15 @@ pub(crate) async fn hold(conn: &mut Connection, key: &Key, row: &ReleaseRow) -> 
 
 async fn insert(conn: &mut Connection, key: &Key, row: &ReleaseRow, status: &str) -> Result<(), Fault> {
     let sql = "INSERT INTO releases (tenant, scenario, release_id, position, status, step, metrics, body_bytes, body, \
-                 after_sequence) \
-               SELECT $1, $2, $3, COALESCE(MAX(position), 0) + 1, $4, $5, $6, $7, $8, \
+                 surface, after_sequence) \
+               SELECT $1, $2, $3, COALESCE(MAX(position), 0) + 1, $4, $5, $6, $7, $8, $9, \
                  CASE $4 WHEN 'chain' THEN \
                    (SELECT last_sequence FROM scenarios WHERE tenant = $1 AND name = $2) END \
                FROM releases WHERE tenant = $1 AND scenario = $2";
-    let step = match row.release.manifest.origin {
-        ReleaseOrigin::Step { step } | ReleaseOrigin::Promotion { step } => Some(step),
-        ReleaseOrigin::Base | ReleaseOrigin::Rollback { .. } => None,
-    };
-    let id = &row.release.release_id;
-    let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(id.as_str()).bind(status).bind(step);
-    let query = query.bind(row.metrics.as_str()).bind(row.body.raw_bytes).bind(row.body.bytes.as_slice());
+    let (id, manifest) = (&row.release.release_id, &row.release.manifest);
+    let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(id.as_str()).bind(status);
+    let query = query.bind(manifest.origin.step()).bind(row.metrics.as_str()).bind(row.body.raw_bytes);
+    let query = query.bind(row.body.bytes.as_slice()).bind(manifest.surface.as_str());
     match query.execute(conn).await {
         Ok(_) => Ok(()),
         Err(fault) if fault.is_unique_violation() => {
@@ -245,9 +328,7 @@ pub(crate) async fn select_release(
     key: &Key,
     id: &ReleaseId,
 ) -> Result<Option<ListedRelease>, Fault> {
-    let sql = "SELECT r.body_bytes, r.body, r.metrics, r.status, r.release_id IS NOT DISTINCT FROM s.head \
-               FROM releases AS r JOIN scenarios AS s ON s.tenant = r.tenant AND s.name = r.scenario \
-               WHERE r.tenant = $1 AND r.scenario = $2 AND r.release_id = $3";
+    let sql = listed!("AND r.release_id = $3");
     let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(id.as_str());
     read_one(query.fetch_optional(conn).await?).await
 }

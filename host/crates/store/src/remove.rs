@@ -41,7 +41,7 @@ pub(crate) struct Removed {
     pub(crate) bytes: i64,
 }
 
-/// Removes these records, of either kind.
+/// Removes these records, of any kind.
 pub(crate) async fn remove(
     conn: &mut Connection,
     key: &Key,

@@ -17,7 +17,7 @@ use crate::sql::{self, Connection};
 pub struct Retention {
     /// Oldest record, milliseconds before now.
     pub age_ms_max: Option<i64>,
-    /// Records of both kinds.
+    /// Records of every kind.
     pub records_max: Option<i64>,
     /// Bytes of tokens and compressed bodies.
     pub bytes_max: Option<i64>,
@@ -26,7 +26,7 @@ pub struct Retention {
 /// What `retain` let go.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Dropped {
-    /// Records of both kinds.
+    /// Records of every kind.
     pub records: u64,
     /// Bytes of their tokens and compressed bodies.
     pub bytes: u64,
@@ -35,7 +35,7 @@ pub struct Dropped {
 /// What is stored of a scenario now.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stored {
-    /// Records of both kinds.
+    /// Records of every kind.
     pub records: i64,
     /// Bytes of tokens and compressed bodies.
     pub bytes: i64,

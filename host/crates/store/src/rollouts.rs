@@ -4,7 +4,7 @@
 
 use std::collections::HashSet;
 
-use reef_core::{Arm, ReleaseId, Rollout, RolloutEnd, RolloutPlan, ScenarioName, TenantId};
+use reef_core::{Arm, ReleaseId, Rollout, RolloutEnd, RolloutPlan, ScenarioName, Surface, TenantId};
 
 use crate::Store;
 use crate::codec::{from_text, number, to_text};
@@ -114,7 +114,11 @@ async fn begin(conn: &mut Connection, key: Key, mut rollout: Rollout) -> Result<
         return Err(conflict(format!("rollout {number}, a {plan} of release {release}, runs; stop it first")));
     }
     let (id, plan) = (&rollout.release, &rollout.plan);
-    let status = select_release(conn, &key, id).await?.map(|listed| listed.status);
+    let found = select_release(conn, &key, id).await?;
+    if found.as_ref().is_some_and(|listed| listed.release.manifest.surface != Surface::Weights) {
+        return Err(conflict(format!("release {id} is no release of weights; a {plan} needs one")));
+    }
+    let status = found.map(|listed| listed.status);
     match (status, plan.answers()) {
         (None, _) => return Err(StoreError::UnknownRelease(id.clone()).into()),
         (Some(ReleaseStatus::Rejected), _) => return Err(conflict(format!("release {id} was rejected"))),

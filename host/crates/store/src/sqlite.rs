@@ -31,6 +31,7 @@ pub(crate) static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
         migration(3, "recipe uses", include_str!("../migrations/sqlite/0003_recipe_uses.sql")),
         migration(4, "experience", include_str!("../migrations/sqlite/0004_experience.sql")),
         migration(5, "rollouts", include_str!("../migrations/sqlite/0005_rollouts.sql")),
+        migration(6, "harness", include_str!("../migrations/sqlite/0006_harness.sql")),
     ])
 });
 

@@ -4,7 +4,7 @@
 
 use std::collections::HashSet;
 
-use reef_core::{Release, ScenarioName, Step, StepOutcome, TenantId};
+use reef_core::{Release, ScenarioName, Step, StepOutcome, Surface, TenantId};
 
 use crate::Store;
 use crate::codec::{self, Body, number, to_text};
@@ -204,7 +204,7 @@ async fn begin(conn: &mut Connection, key: Key, row: StepRow, inputs: Option<Bod
         let again = row.same(&running);
         return if again { Ok(()) } else { Err(conflict(format!("step {number} is running; end it first"))) };
     }
-    releases::require_head(conn, &key, Some(&step.parent)).await?;
+    releases::require_head(conn, &key, (Surface::Weights, Some(&step.parent))).await?;
     let next = next_number(conn, &key).await?;
     if step.step != next {
         return Err(conflict(format!("step {} cannot begin: the next step is {next}", step.step)));

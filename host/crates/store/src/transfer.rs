@@ -75,6 +75,7 @@ impl StoredRecord {
         match &self.body {
             RecordBody::Inference(inference) => fields(&Inference { tokens: None, ..Inference::clone(inference) }),
             RecordBody::Report(report) => fields(report.as_ref()),
+            RecordBody::Instruction(instruction) => fields(instruction.as_ref()),
         }
     }
 }
@@ -91,8 +92,14 @@ impl RecordBody {
     }
 
     fn read(Line { kind, mut record, .. }: Line) -> Result<Self, StoreError> {
-        if kind == RecordKind::Report {
-            return Ok(Self::Report(serde_json::from_value(Value::Object(record)).map_err(unreadable)?));
+        match kind {
+            RecordKind::Report => {
+                return Ok(Self::Report(serde_json::from_value(Value::Object(record)).map_err(unreadable)?));
+            }
+            RecordKind::Instruction => {
+                return Ok(Self::Instruction(serde_json::from_value(Value::Object(record)).map_err(unreadable)?));
+            }
+            RecordKind::Inference => {}
         }
         let tokens = record.remove(TOKENS).filter(|tokens| !tokens.is_null());
         let tokens: Option<Tokens> = tokens.map(serde_json::from_value).transpose().map_err(unreadable)?;
@@ -160,6 +167,7 @@ impl Store {
             let entry = match record {
                 RecordBody::Inference(record) => Entry::inference(Key::of(t, s), *record).await,
                 RecordBody::Report(report) => Entry::report(Key::of(t, s), *report).await,
+                RecordBody::Instruction(instruction) => Entry::instruction(Key::of(t, s), *instruction).await,
             };
             entries.push(self.told(entry)?);
         }

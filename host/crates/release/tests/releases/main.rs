@@ -27,6 +27,8 @@ mod server;
 #[cfg(test)]
 mod signatures;
 #[cfg(test)]
+mod surfaces;
+#[cfg(test)]
 mod verify;
 #[cfg(test)]
 mod volume;

@@ -30,6 +30,7 @@ fn chain(fixture: &Fixture) -> Vec<Release> {
 
 fn known(release: &Release, status: ExpectedStatus) -> ExpectedRelease {
     ExpectedRelease {
+        surface: release.manifest.surface,
         release_id: release.release_id.clone(),
         content_id: release.content_id.clone(),
         parent: release.manifest.parent.clone(),

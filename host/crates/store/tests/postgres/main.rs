@@ -19,6 +19,9 @@ mod fixture;
 #[path = "../store/groups.rs"]
 mod groups;
 #[cfg(test)]
+#[path = "../store/harness.rs"]
+mod harness;
+#[cfg(test)]
 #[path = "../store/inputs.rs"]
 mod inputs;
 #[cfg(test)]

@@ -19,6 +19,8 @@ mod fixture;
 #[cfg(test)]
 mod groups;
 #[cfg(test)]
+mod harness;
+#[cfg(test)]
 mod inputs;
 #[cfg(test)]
 mod persistence;

@@ -10,6 +10,7 @@ fn ids(page: &[reef_store::StoredRecord]) -> Vec<(i64, String)> {
     let id = |body: &RecordBody| match body {
         RecordBody::Inference(record) => record.id.to_string(),
         RecordBody::Report(report) => report.id.to_string(),
+        RecordBody::Instruction(instruction) => instruction.id.to_string(),
     };
     page.iter().map(|stored| (stored.sequence, id(&stored.body))).collect()
 }

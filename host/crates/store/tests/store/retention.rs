@@ -29,6 +29,7 @@ async fn there(fixture: &Fixture) -> Vec<String> {
     let id = |body: &RecordBody| match body {
         RecordBody::Inference(record) => record.id.to_string(),
         RecordBody::Report(report) => report.id.to_string(),
+        RecordBody::Instruction(instruction) => instruction.id.to_string(),
     };
     page.iter().map(|stored| id(&stored.body)).collect()
 }

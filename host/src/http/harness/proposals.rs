@@ -1,0 +1,180 @@
+//! What changes the harness: proposals, what people ask for, and what became of either.
+//! Bodies are bounded and refused by field; a change that is not admitted is an answer, not an error.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use reef_core::{Instruction, RecordId, ReleaseId, ReleaseOrigin, Surface};
+use reef_harness::{MUTATIONS_MAX, Requirement, read_mutations};
+use reef_store::{HarnessProposal, PROPOSAL_REASON_BYTES_MAX, RecordBody, ReleaseStatus};
+use serde_json::{Map, Value, json};
+
+use super::Harnesses;
+use crate::clock::now_ms;
+use crate::config::Scope;
+use crate::http::body::JsonObject;
+use crate::http::caller::Caller;
+use crate::http::error::ApiError;
+use crate::http::params::Path;
+use crate::http::redaction::{redact_instruction, redact_text};
+use crate::jobs::propose_harness::{Proposal, ProposeError, Proposed, propose_harness};
+use crate::scenarios::{Scenario, ScenarioError};
+
+/// Bytes of the name of a session.
+const SESSION_BYTES_MAX: usize = 512;
+/// Fields of a proposal.
+const FIELDS: [&str; 5] = ["mutations", "reason", "session", "release_id", "request"];
+
+impl From<ProposeError> for ApiError {
+    fn from(error: ProposeError) -> Self {
+        match error {
+            ProposeError::UnknownRequest(_) => Self::invalid("request", error.to_string()),
+            ProposeError::Requires(_) => Self::invalid("request", error.to_string()),
+            ProposeError::Corpus(_) => Self::conflict(error.to_string()),
+            ProposeError::Scenario(error) => error.into(),
+            ProposeError::Store(error) => error.into(),
+        }
+    }
+}
+
+/// `POST /reef/harness/proposals {mutations, reason, session, release_id, request}`
+pub async fn propose(
+    State(harnesses): State<Harnesses>,
+    caller: Caller,
+    JsonObject(body): JsonObject,
+) -> Result<Json<Value>, ApiError> {
+    let scenario = harnesses.open(&caller, Scope::Report).await?;
+    let mut asked = proposed(&body)?;
+    asked.reason = redact_text(&harnesses.redactor, &asked.reason);
+    asked.session = asked.session.or(caller.session).map(|session| redact_text(&harnesses.redactor, &session));
+    // A client that goes away must not cut a release off from its proposal.
+    let proposing = tokio::spawn(async move {
+        let Harnesses { store, scenarios, adapters, .. } = &harnesses;
+        propose_harness(scenarios, (store, adapters), &scenario, asked).await
+    });
+    let proposal = proposing.await.map_err(|_| ScenarioError::Interrupted)??;
+    Ok(Json(match proposal {
+        Proposal::Admitted(HarnessProposal { id, release, .. }) => json!({
+            "proposal_id": id, "admitted": true, "release_id": release,
+            "reason": "admitted; it waits until a person promotes or rejects its release",
+        }),
+        Proposal::Refused { id, base, reasons } => json!({
+            "proposal_id": id, "admitted": false, "release_id": base, "reason": reasons.join("\n"), "reasons": reasons,
+        }),
+    }))
+}
+
+fn proposed(body: &Map<String, Value>) -> Result<Proposed, ApiError> {
+    if let Some(field) = body.keys().find(|field| !FIELDS.contains(&field.as_str())) {
+        let field: String = field.chars().take(64).collect();
+        let told = format!("'{field}' is not known; use {}", FIELDS.join(", "));
+        return Err(ApiError::invalid(field, told));
+    }
+    let mutations = body.get("mutations").unwrap_or(&Value::Null);
+    let count = mutations.as_array().map_or(0, Vec::len);
+    if count > MUTATIONS_MAX {
+        return Err(ApiError::invalid("mutations", format!("{count} mutations; the limit is {MUTATIONS_MAX}")));
+    }
+    let mutations = read_mutations(mutations).map_err(|error| ApiError::invalid("mutations", error.to_string()))?;
+    let reason = text(body, "reason", PROPOSAL_REASON_BYTES_MAX)?.filter(|reason| !reason.trim().is_empty());
+    let release = text(body, "release_id", usize::MAX)?.map(ReleaseId::parse).transpose();
+    let request = text(body, "request", usize::MAX)?.map(RecordId::parse).transpose();
+    Ok(Proposed {
+        mutations,
+        reason: reason.ok_or_else(|| ApiError::invalid("reason", "say in 'reason' why the harness should change"))?,
+        session: text(body, "session", SESSION_BYTES_MAX)?,
+        base: release.map_err(|error| ApiError::invalid("release_id", error.to_string()))?,
+        request: request.map_err(|error| ApiError::invalid("request", error.to_string()))?,
+    })
+}
+
+/// A text of the body; null is absent.
+fn text(body: &Map<String, Value>, field: &str, bytes_max: usize) -> Result<Option<String>, ApiError> {
+    match body.get(field) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) if text.len() <= bytes_max => Ok(Some(text.clone())),
+        Some(Value::String(text)) => {
+            let told = format!("'{field}' has {} bytes; the limit is {bytes_max}", text.len());
+            Err(ApiError::invalid(field, told))
+        }
+        Some(_) => Err(ApiError::invalid(field, format!("'{field}' is a text"))),
+    }
+}
+
+/// `POST /reef/train {text, session, release_id, requires[], agent_record_id?}`: files what a person asks for.
+pub async fn train(
+    State(harnesses): State<Harnesses>,
+    caller: Caller,
+    JsonObject(body): JsonObject,
+) -> Result<Json<Value>, ApiError> {
+    let scenario = harnesses.open(&caller, Scope::Report).await?;
+    let (tenant, name) = &scenario.key;
+    let read = Instruction::from_body(&body, now_ms());
+    let mut instruction = read.map_err(|error| ApiError::invalid(error.field.clone(), error.to_string()))?;
+    for (at, requirement) in instruction.requires.iter().enumerate() {
+        let read: Result<Requirement, _> = serde_json::from_value(requirement.clone());
+        read.map_err(|error| ApiError::invalid(format!("requires[{at}]"), format!("requires[{at}]: {error}")))?;
+    }
+    if let Some(release) = &instruction.release {
+        harnesses.scenarios.harness_release(&scenario, release).await?;
+    }
+    instruction.session = instruction.session.or(caller.session);
+    instruction.traceparent = caller.traceparent;
+    let instruction = redact_instruction(&harnesses.redactor, instruction);
+    let id = instruction.id.clone();
+    harnesses.store.append_instruction(tenant, name, instruction).await?;
+    Ok(Json(json!({ "agent_record_id": id, "scenario": name, "request_type": "instruction" })))
+}
+
+/// `GET /reef/harness/requests/{id}/progress`: of an instruction, or of a proposal.
+pub async fn progress(
+    State(harnesses): State<Harnesses>,
+    caller: Caller,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    let scenario = harnesses.open(&caller, Scope::Read).await?;
+    let (tenant, name) = &scenario.key;
+    let id = RecordId::parse(id)?;
+    let proposal = match harnesses.store.proposal(tenant, name, &id).await? {
+        Some(proposal) => Some(proposal),
+        None => harnesses.store.proposal_for(tenant, name, &id).await?,
+    };
+    if let Some(proposal) = proposal {
+        let (state, release) = decided(&harnesses, &scenario, &proposal.release).await?;
+        return Ok(Json(json!({
+            "id": id, "scenario": name, "state": state, "reason": proposal.reason, "release_id": release,
+            "proposal_id": proposal.id,
+        })));
+    }
+    match harnesses.store.record(tenant, name, &id).await?.map(|record| record.body) {
+        Some(RecordBody::Instruction(_)) => Ok(Json(json!({
+            "id": id, "scenario": name, "state": "waiting", "reason": "no proposal answers it yet", "release_id": null,
+            "proposal_id": null,
+        }))),
+        _ => Err(ApiError::new(
+            StatusCode::NOT_FOUND,
+            "not_found",
+            format!("'{id}' is no instruction or proposal of scenario '{name}'; POST /reef/train files one"),
+        )),
+    }
+}
+
+/// What became of the release of a proposal, and the release that tells so.
+async fn decided(
+    harnesses: &Harnesses,
+    scenario: &Scenario,
+    proposed: &ReleaseId,
+) -> Result<(&'static str, ReleaseId), ApiError> {
+    match harnesses.scenarios.harness_release(scenario, proposed).await?.status {
+        ReleaseStatus::Held => return Ok(("held", proposed.clone())),
+        ReleaseStatus::Rejected => return Ok(("rejected", proposed.clone())),
+        ReleaseStatus::Served | ReleaseStatus::Retained => {}
+    }
+    let (tenant, name) = &scenario.key;
+    let releases = harnesses.store.releases_of(tenant, name, Surface::Harness).await?;
+    let accepted = releases
+        .into_iter()
+        .map(|listed| listed.release)
+        .find(|release| matches!(&release.manifest.origin, ReleaseOrigin::Acceptance { of } if of == proposed));
+    Ok(("released", accepted.map_or_else(|| proposed.clone(), |release| release.release_id)))
+}
