@@ -96,3 +96,34 @@ async fn the_command_exports_imports_and_erases() {
         assert_eq!(caller.post(&caller.path("/erase"), body).await.status, StatusCode::BAD_REQUEST);
     }
 }
+
+#[tokio::test]
+async fn a_parquet_file_holds_the_records_of_an_export() {
+    use parquet::file::reader::{FileReader, SerializedFileReader};
+    use parquet::record::RowAccessor;
+    let caller = shared();
+    let (receipt, report) = answered_and_graded(&caller).await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("records.parquet");
+    let output = reef()
+        .args(["records", "export", &caller.scenario, "--format", "parquet", "--out"])
+        .arg(&file)
+        .args(["--url", &caller.url])
+        .output()
+        .expect("runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let reader = SerializedFileReader::new(std::fs::File::open(&file).expect("written")).expect("a Parquet file");
+    let rows: Vec<_> = reader.get_row_iter(None).expect("rows").map(|row| row.expect("a row")).collect();
+    let ids: Vec<&String> = rows.iter().map(|row| row.get_string(1).expect("an id")).collect();
+    assert_eq!(ids, [&receipt, &report]);
+    let path = caller.path("/export?format=parquet&after_sequence=999999");
+    let empty = caller.request(Method::GET, &path).send().await.expect("answered").bytes().await.expect("a body");
+    assert!(empty.starts_with(b"PAR1") && empty.ends_with(b"PAR1"));
+    for query in ["format=csv", "after_sequence=x"] {
+        let refused = caller.get(&caller.path(&format!("/export?{query}"))).await;
+        assert_eq!(
+            (refused.status, &refused.body["error"]["code"]),
+            (StatusCode::BAD_REQUEST, &json!("invalid_request"))
+        );
+    }
+}

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use reef_core::ScenarioName;
 use serde_json::{Value, json};
 
@@ -17,10 +17,21 @@ const BATCH_BYTES: usize = 16 << 20;
 
 const BAR: &str = "{spinner} {human_pos} records, {per_sec}";
 
+const BYTES_BAR: &str = "{spinner} {bytes}, {bytes_per_sec}";
+
+/// What an export is written as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Format {
+    Jsonl,
+    Parquet,
+}
+
 #[derive(Debug, Subcommand)]
 pub(super) enum RecordsCommand {
-    /// Write all records as JSON lines, oldest first.
-    #[command(after_help = "Example:\n  reef records export my-agent --out my-agent.jsonl")]
+    /// Write all records, oldest first: JSON lines, which `import` takes back, or a Parquet file.
+    #[command(
+        after_help = "Examples:\n  reef records export my-agent --out my-agent.jsonl\n  reef records export my-agent --format parquet --out my-agent.parquet"
+    )]
     Export {
         /// Scenario.
         #[arg(value_parser = scenario_name)]
@@ -31,6 +42,9 @@ pub(super) enum RecordsCommand {
         /// Only records after this sequence: an export that broke off goes on after the last it wrote.
         #[arg(long, default_value_t = 0)]
         after: i64,
+        /// What to write.
+        #[arg(long, value_enum, default_value_t = Format::Jsonl)]
+        format: Format,
         #[command(flatten)]
         remote: Remote,
     },
@@ -76,8 +90,8 @@ pub(super) struct What {
 
 pub(super) async fn run(command: RecordsCommand) -> Result<(), StartError> {
     match command {
-        RecordsCommand::Export { scenario, out, after, remote } => {
-            export(&Client::new(&remote.url)?, &scenario, out.as_deref(), after).await
+        RecordsCommand::Export { scenario, out, after, format, remote } => {
+            export(&Client::new(&remote.url)?, (&scenario, after, format), out.as_deref()).await
         }
         RecordsCommand::Import { scenario, file, remote } => import(&Client::new(&remote.url)?, &scenario, &file).await,
         RecordsCommand::Erase { scenario, what, remote } => {
@@ -100,16 +114,27 @@ impl What {
     }
 }
 
-async fn export(client: &Client, scenario: &ScenarioName, out: Option<&Path>, after: i64) -> Result<(), StartError> {
+async fn export(
+    client: &Client,
+    (scenario, after, format): (&ScenarioName, i64, Format),
+    out: Option<&Path>,
+) -> Result<(), StartError> {
     let failed = |error: std::io::Error| StartError::Other(format!("the export cannot be written: {error}"));
     let mut file: Box<dyn Write> = match out {
         Some(path) => Box::new(std::io::BufWriter::new(std::fs::File::create(path).map_err(failed)?)),
         None => Box::new(std::io::stdout().lock()),
     };
-    let bar = bar(BAR, false);
-    let mut answer = client.open(&format!("/reef/scenarios/{scenario}/export?after_sequence={after}")).await?;
+    let (bar, format_name) = match format {
+        Format::Jsonl => (bar(BAR, false), "jsonl"),
+        Format::Parquet => (bar(BYTES_BAR, false), "parquet"),
+    };
+    let path = format!("/reef/scenarios/{scenario}/export?after_sequence={after}&format={format_name}");
+    let mut answer = client.open(&path).await?;
     while let Some(chunk) = client.next(&mut answer).await? {
-        bar.inc(chunk.iter().filter(|byte| **byte == b'\n').count() as u64);
+        bar.inc(match format {
+            Format::Jsonl => chunk.iter().filter(|byte| **byte == b'\n').count() as u64,
+            Format::Parquet => chunk.len() as u64,
+        });
         file.write_all(&chunk).map_err(failed)?;
     }
     file.flush().map_err(failed)?;

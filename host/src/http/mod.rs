@@ -6,6 +6,7 @@ pub mod body;
 pub mod caller;
 pub mod connections;
 pub mod error;
+pub mod export;
 pub mod harness;
 pub mod inference;
 pub mod page;
@@ -92,7 +93,7 @@ pub fn router(parts: Parts) -> Router {
         .route("/held-out", put(scenarios::put_held_out))
         .route("/records", get(records::records))
         .route("/records/{id}", get(records::record))
-        .route("/export", get(records::export))
+        .route("/export", get(export::export))
         .route("/erase", post(records::erase))
         .route("/dead-letters", get(records::dead_letters))
         .route("/releases", get(releases::list))

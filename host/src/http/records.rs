@@ -1,14 +1,10 @@
-//! What is kept of a scenario's use: pages, export and import of records, erasure, retraction, and what was set aside.
+//! What is kept of a scenario's use: pages and import of records, erasure, retraction, and what was set aside.
 //! Bodies are bounded and answers are read page by page, so that a large log takes no more memory than a small one.
 
 use std::sync::Arc;
 
 use axum::Json;
-use axum::body::{Body, Bytes};
 use axum::extract::State;
-use axum::http::header;
-use axum::response::{IntoResponse, Response};
-use futures::stream;
 use reef_core::{RecordId, Tag};
 use reef_store::{RecordBody, RecordKind, Retracted, Selector, Store, StoreError, StoredRecord};
 use serde::Deserialize;
@@ -88,31 +84,6 @@ fn shown(record: &StoredRecord) -> Value {
         RecordBody::Instruction(instruction) => ("instruction", json!(instruction)),
     };
     json!({ "sequence": record.sequence, "request_type": kind, "record": body })
-}
-
-/// Query of an export.
-#[derive(Debug, Deserialize)]
-pub struct From {
-    after_sequence: Option<i64>,
-}
-
-/// `GET /reef/scenarios/{s}/export`: JSON lines, oldest first.
-pub async fn export(
-    State(management): State<Management>,
-    caller: Caller,
-    Path(name): Path<String>,
-    Query(from): Query<From>,
-) -> Result<Response, ApiError> {
-    let scenario = management.open(&caller, Scope::Read, &name).await?;
-    let (store, key) = (management.store.clone(), scenario.key.clone());
-    let pages = stream::try_unfold(from.after_sequence.unwrap_or(0), move |after| {
-        let (store, key) = (store.clone(), key.clone());
-        async move {
-            let page = store.lines(&key.0, &key.1, after).await?;
-            Ok::<_, StoreError>(page.map(|(lines, exported)| (Bytes::from(lines), exported.last)))
-        }
-    });
-    Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(pages)).into_response())
 }
 
 /// `POST /reef/records`: one record, as a line of an export.
