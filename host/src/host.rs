@@ -212,13 +212,7 @@ async fn build(config: &Config, auth: Arc<Auth>) -> Result<Built, StartError> {
             manifest: manifest.clone(),
             exchange: workshop.is_some().then_some(exchange),
         },
-        harnesses: Harnesses {
-            store: store.clone(),
-            scenarios: Arc::clone(&scenarios),
-            adapters: Arc::new(adapters()?),
-            engine: engine.clone(),
-            redactor,
-        },
+        harnesses: harnesses((&store, &scenarios), &engine, redactor)?,
         operations: Operations {
             store: store.clone(),
             scenarios: Arc::clone(&scenarios),
@@ -261,9 +255,15 @@ fn scenarios(
     Ok(Arc::new(Scenarios::new((store, repo), weights, engine.info().sha256.clone(), defaults, opened)))
 }
 
-/// The agent programs that this build knows.
-fn adapters() -> Result<Adapters, StartError> {
-    Adapters::embedded().map_err(|error| StartError::Other(error.to_string()))
+/// The part that serves harnesses, with the agent programs that this build knows.
+fn harnesses(
+    (store, scenarios): (&Store, &Arc<Scenarios>),
+    engine: &Engine,
+    redactor: Arc<Redactor>,
+) -> Result<Harnesses, StartError> {
+    let adapters = Adapters::embedded().map_err(|error| StartError::Other(error.to_string()))?;
+    let (store, scenarios, engine) = (store.clone(), Arc::clone(scenarios), engine.clone());
+    Ok(Harnesses { store, scenarios, adapters: Arc::new(adapters), engine, redactor })
 }
 
 async fn releases(config: &Config) -> Result<ReleaseRepo, StartError> {

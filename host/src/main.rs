@@ -19,6 +19,7 @@ fn main() -> ExitCode {
     {
         return compile(Path::new(input), Path::new(output));
     }
+    end_quietly_on_closed_pipes();
     let cli = reef::cli::Cli::parse();
     if std::env::var_os(WAIT_POLICY.0).is_none() {
         // The library reads the variable while it is loaded, before `main`, so the process starts over once.
@@ -29,6 +30,18 @@ fn main() -> ExitCode {
         }
     }
     reef::cli::run(cli)
+}
+
+/// Whoever reads the output may stop before its end, as `head` does: then there is nobody to write for, and no fault.
+fn end_quietly_on_closed_pipes() {
+    let tell = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let text = panic.payload().downcast_ref::<String>().map(String::as_str).unwrap_or_default();
+        if text.starts_with("failed printing to std") && text.contains("Broken pipe") {
+            std::process::exit(0);
+        }
+        tell(panic);
+    }));
 }
 
 fn compile(input: &Path, output: &Path) -> ExitCode {

@@ -67,11 +67,16 @@ impl WeightsCache {
             return Ok(found);
         }
         let (cache, id) = (self.clone(), release.clone());
-        // Another request may have brought it while this one waited for its turn.
-        let load = move || cache.recall(&id).map_or_else(|| read(&cache.repo, &cache.engine, &id), Ok);
-        let loaded = self.loader.run(load).await.ok_or_else(|| WeightsError::Interrupted(release.clone()))??;
-        self.keep(release.clone(), loaded.clone());
-        Ok(loaded)
+        let load = move || {
+            // Another request may have brought it while this one waited for its turn.
+            if let Some(found) = cache.recall(&id) {
+                return Ok(found);
+            }
+            let loaded = read(&cache.repo, &cache.engine, &id)?;
+            cache.keep(id, loaded.clone());
+            Ok(loaded)
+        };
+        self.loader.run(load).await.ok_or_else(|| WeightsError::Interrupted(release.clone()))?
     }
 
     /// Remembers weights that are already in memory.
@@ -121,8 +126,13 @@ impl Loader {
     /// What `work` gives; none: it was interrupted.
     pub async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         let (sender, done) = oneshot::channel();
-        // Nobody waits any more if the request has gone.
-        self.work.send(Box::new(move || drop(sender.send(work())))).await.ok()?;
+        let unless_gone = move || {
+            // Whoever asked may have gone while others had their turn.
+            if !sender.is_closed() {
+                drop(sender.send(work()));
+            }
+        };
+        self.work.send(Box::new(unless_gone)).await.ok()?;
         done.await.ok()
     }
 }

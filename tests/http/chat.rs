@@ -161,6 +161,10 @@ async fn models_lists_the_base_each_served_release_and_its_alias() {
     let caller = shared();
     let answer = caller.chat("hi", json!({})).await.ok();
     let models = caller.get("/v1/models").await.ok().body;
+    let one = caller.get(&format!("/v1/models/{MODEL}")).await.ok().body;
+    assert!(models["data"].as_array().unwrap().contains(&one), "{one}");
+    let unknown = caller.get("/v1/models/nothing-like-it").await;
+    assert_eq!((unknown.status, &unknown.body["error"]["code"]), (StatusCode::NOT_FOUND, &json!("model_not_found")));
     let ids: Vec<&str> = models["data"].as_array().unwrap().iter().map(|m| m["id"].as_str().unwrap()).collect();
     for id in [MODEL, caller.scenario.as_str(), answer.release().as_str()] {
         assert!(ids.contains(&id), "{id} in {ids:?}");

@@ -114,3 +114,43 @@ async fn errors_have_the_shape_of_the_dialect() {
     let answer = caller.post(PATH, body(json!({ "messages": long }))).await;
     assert!(answer.body["error"]["message"].as_str().unwrap().contains("maximum context length"), "{}", answer.body);
 }
+
+#[tokio::test]
+async fn an_answer_that_the_client_began_goes_on_from_there() {
+    let caller = shared();
+    let asked =
+        |content: &str| json!([{ "role": "user", "content": "Count." }, { "role": "assistant", "content": content }]);
+    let prompt = async |content: &str| {
+        let answer = caller.post(PATH, body(json!({ "messages": asked(content) }))).await.ok();
+        let record = stored(&caller, &answer.receipt()).await;
+        record["tokens"]["prompt"].as_array().unwrap().clone()
+    };
+    let (short, long) = (prompt("1, 2,").await, prompt("1, 2, 3,").await);
+    assert!(long.starts_with(&short), "nothing closes what was begun: {short:?} {long:?}");
+    let counted = caller.post("/v1/messages/count_tokens", body(json!({ "messages": asked("1, 2,") }))).await.ok().body;
+    assert_eq!(counted["input_tokens"], json!(short.len()));
+}
+
+#[tokio::test]
+async fn wishes_that_change_nothing_here_are_taken() {
+    let caller = shared();
+    caller.post(PATH, body(json!({ "context_management": { "edits": [] } }))).await.ok();
+    let chat = json!({ "verbosity": "low", "seed": -1, "max_tokens": 2 });
+    caller.chat("hi", chat).await.ok();
+    let text = json!({ "verbosity": "low", "format": { "type": "text" } });
+    let response =
+        json!({ "model": MODEL, "input": "hi", "max_output_tokens": 16, "text": text, "truncation": "auto" });
+    caller.post("/v1/responses", response).await.ok();
+    let edits = json!({ "edits": [{ "type": "clear_tool_uses_20250919" }] });
+    let refused = caller.post(PATH, body(json!({ "context_management": edits }))).await;
+    assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{}", refused.body);
+}
+
+#[tokio::test]
+async fn an_encoded_body_is_refused_by_its_encoding() {
+    let caller = shared();
+    let request = caller.request(reqwest::Method::POST, PATH).header("content-encoding", "gzip").json(&body(json!({})));
+    let refused = caller.send(request).await;
+    assert_eq!(refused.status, StatusCode::UNSUPPORTED_MEDIA_TYPE);
+    assert!(refused.body["error"]["message"].as_str().unwrap().contains("content-encoding"), "{}", refused.body);
+}

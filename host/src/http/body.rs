@@ -126,6 +126,13 @@ async fn read(request: Request, limit: &BodyLimit) -> Result<Map<String, Value>,
 type Read = (Vec<u8>, Option<OwnedSemaphorePermit>);
 
 async fn read_bytes(request: Request, limit: &BodyLimit) -> Result<Read, ApiError> {
+    if request.headers().get("content-encoding").is_some_and(|encoding| encoding != "identity") {
+        return Err(ApiError::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "unsupported_encoding",
+            "bodies are read as they are; send this one without content-encoding",
+        ));
+    }
     let announced =
         request.headers().get("content-length").and_then(|v| v.to_str().ok()).and_then(|v| v.parse::<usize>().ok());
     if announced.is_some_and(|length| length > limit.bytes_max) {

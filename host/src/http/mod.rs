@@ -130,6 +130,7 @@ pub fn router(parts: Parts) -> Router {
         .route(unrecorded::COUNT_TOKENS, post(unrecorded::count_tokens))
         .route(unrecorded::EMBEDDINGS, post(unrecorded::embeddings))
         .route("/v1/models", get(status::models))
+        .route("/v1/models/{model}", get(status::model))
         .route("/reef/report", post(report::report))
         .route("/reef/train", post(harness::proposals::train))
         .nest("/reef/harness", harness)

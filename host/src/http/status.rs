@@ -14,6 +14,8 @@ use serde_json::{Value, json};
 
 use super::caller::Caller;
 use super::error::{ApiError, V1Error};
+use super::inference::no_model;
+use super::params::Path;
 use crate::config::Scope;
 use crate::provider::Providers;
 use crate::scenarios::{LearnerStatus, Scenario, Scenarios};
@@ -69,6 +71,21 @@ pub async fn metrics(State(operations): State<Operations>) -> Response {
 /// `GET /v1/models`: the base name answers with the head; every head and alias is listed, and every provider's model.
 pub async fn models(State(operations): State<Operations>, caller: Caller) -> Result<Json<Value>, V1Error> {
     caller.require(Scope::Infer)?;
+    Ok(Json(json!({ "object": "list", "data": rows(&operations, &caller).await })))
+}
+
+/// `GET /v1/models/{model}`
+pub async fn model(
+    State(operations): State<Operations>,
+    caller: Caller,
+    Path(model): Path<String>,
+) -> Result<Json<Value>, V1Error> {
+    caller.require(Scope::Infer)?;
+    let found = rows(&operations, &caller).await.into_iter().find(|row| row["id"] == *model);
+    Ok(Json(found.ok_or_else(|| no_model(&model, "GET /v1/models lists those there are"))?))
+}
+
+async fn rows(operations: &Operations, caller: &Caller) -> Vec<Value> {
     let info = operations.engine.info();
     let row = |id: &str, owner: &str, root: &str, created_ms: i64| json!({ "id": id, "object": "model", "created": created_ms / 1000, "owned_by": owner, "root": root });
     let entry = |id: &str, root: &str, created_ms: i64| row(id, "reef", root, created_ms);
@@ -81,7 +98,7 @@ pub async fn models(State(operations): State<Operations>, caller: Caller) -> Res
             rows.push(entry(served.release.release_id.as_str(), &info.name, served.release.manifest.created_at_ms));
         }
     }
-    Ok(Json(json!({ "object": "list", "data": rows })))
+    rows
 }
 
 /// `GET /reef/status`

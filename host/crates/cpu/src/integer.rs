@@ -66,19 +66,7 @@ pub(crate) fn tiles_times(
     assert!(first + count <= matrix.tiles() && x.columns == matrix.columns() && out.len() >= count * x.count * TILE);
     #[cfg(target_arch = "x86_64")]
     if let Some(kernel) = fast::Kernel::here() {
-        use crate::avx2::integer::{Eight, Four};
-        use crate::matrix::Form;
-        let start = |tile: usize| tile * x.columns * TILE;
-        let shape = (scales, (first, count), x);
-        match matrix.form() {
-            Form::Eight(quants, _) => {
-                return fast::all(kernel, shape, panel, out, |tile| Eight(quants[start(tile)..].as_ptr()));
-            }
-            Form::Four(quants, _) => {
-                return fast::all(kernel, shape, panel, out, |tile| Four(quants[start(tile) / 2..].as_ptr()));
-            }
-            Form::F32(_) | Form::F16(_) | Form::Bf16(_) => {}
-        }
+        return kernel.tiles_times((matrix, scales), (first, count), x, (panel, out));
     }
     portable((matrix, scales), (first, count), x, out);
 }
@@ -86,8 +74,8 @@ pub(crate) fn tiles_times(
 /// One row of words.
 fn quantise(x: &[f32], row: &mut [u32]) {
     #[cfg(target_arch = "x86_64")]
-    if crate::avx2::available() {
-        return crate::avx2::integer::quantise(x, row);
+    if let Some(kernel) = fast::Kernel::here() {
+        return kernel.quantise(x, row);
     }
     quantise_portable(x, row);
 }
@@ -195,40 +183,43 @@ mod tests {
         out
     }
 
-    #[cfg(target_arch = "x86_64")]
-    fn times_by(kernel: fast::Kernel, matrix: &Matrix, x: &Integers) -> Vec<f32> {
-        use crate::avx2::integer::{Eight, Four};
-        use crate::matrix::Form;
-        let shape = (matrix.scales().expect("integers"), (0, matrix.tiles()), x);
-        let (mut panel, mut out) = (Vec::new(), vec![f32::NAN; matrix.tiles() * x.count * TILE]);
-        let start = |tile: usize| tile * x.columns * TILE;
-        match matrix.form() {
-            Form::Eight(quants, _) => {
-                fast::all(kernel, shape, &mut panel, &mut out, |tile| Eight(quants[start(tile)..].as_ptr()));
-            }
-            Form::Four(quants, _) => {
-                fast::all(kernel, shape, &mut panel, &mut out, |tile| Four(quants[start(tile) / 2..].as_ptr()));
-            }
-            _ => panic!("no integers"),
-        }
-        out
-    }
-
     #[test]
     fn vector_instructions_give_the_sums_of_plain_code() {
         let (rows, columns) = (72, 352);
         for matrix in forms(rows, columns) {
-            for count in [1, 2, 3, 5, 6, 7, 13, 16, 17, 35] {
+            for (first, count) in [(0, 1), (1, 2), (0, 3), (2, 5), (0, 6), (3, 7), (0, 13), (0, 16), (1, 17), (4, 260)]
+            {
                 let x = integers(&random(9, count * columns), columns);
-                let mut plain = vec![f32::NAN; matrix.tiles() * count * TILE];
                 let scales = matrix.scales().expect("integers");
-                portable((&matrix, scales), (0, matrix.tiles()), &x, &mut plain);
-                assert_eq!(times(&matrix, &x), plain, "{count}");
+                let of = (first, matrix.tiles() - first);
+                let mut plain = vec![f32::NAN; of.1 * count * TILE];
+                portable((&matrix, scales), of, &x, &mut plain);
                 #[cfg(target_arch = "x86_64")]
-                for kernel in [fast::Kernel::Avx2, fast::Kernel::Avx512].into_iter().filter(|kernel| kernel.is_here()) {
-                    assert_eq!(times_by(kernel, &matrix, &x), plain, "{count} {kernel:?}");
+                for kernel in fast::Kernel::all_here() {
+                    let mut out = vec![f32::NAN; plain.len()];
+                    kernel.tiles_times((&matrix, scales), of, &x, (&mut Vec::new(), &mut out));
+                    assert_eq!(out, plain, "{count} {kernel:?}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn the_largest_products_do_not_overflow_and_what_is_no_number_stays_none() {
+        let groups = |width: usize| Groups {
+            bits: 8,
+            width,
+            quants: vec![-128; 16 * 64],
+            d: vec![1.0; 16 * 64 / width],
+            m: Vec::new(),
+        };
+        for width in [16, 32] {
+            let matrix = Matrix::pack(&Rows::Groups(groups(width)), 16, 64).expect("fits");
+            let made = times(&matrix, &integers(&[3.0; 64], 64));
+            assert!(made.iter().all(|sum| (sum + 128.0 * 3.0 * 64.0).abs() < 1.0), "{made:?}");
+            let mut odd = [1.0; 64];
+            odd[40] = f32::NAN;
+            assert!(times(&matrix, &integers(&odd, 64)).iter().all(|sum| sum.is_nan()));
         }
     }
 

@@ -141,7 +141,7 @@ const ROWS: usize = 8;
 struct Start<T>(*mut T);
 
 // SAFETY: only `Pool::rows` has one, and its items use disjoint rows.
-unsafe impl<T> Sync for Start<T> {}
+unsafe impl<T: Send> Sync for Start<T> {}
 
 impl Drop for Pool {
     fn drop(&mut self) {

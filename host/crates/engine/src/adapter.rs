@@ -71,7 +71,7 @@ impl LayerLora {
 pub struct Lora {
     /// Rank r.
     pub rank: i64,
-    /// The delta is scaled by alpha / rank.
+    /// The delta is scaled by alpha / rank, or as `rslora` says.
     pub alpha: f64,
     /// The delta is scaled by alpha / √rank instead.
     pub rslora: bool,

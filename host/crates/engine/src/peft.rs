@@ -43,7 +43,7 @@ struct PeftConfig {
     peft_type: String,
     r: i64,
     #[serde(default)]
-    target_modules: Vec<String>,
+    target_modules: TargetModules,
     #[serde(default)]
     task_type: Option<String>,
     #[serde(default)]
@@ -66,6 +66,30 @@ impl PeftConfig {
     }
 }
 
+/// Which layers carry a pair: their names, or a pattern, which the tensors answer for.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+enum TargetModules {
+    Names(Vec<String>),
+    Pattern(String),
+}
+
+impl Default for TargetModules {
+    fn default() -> Self {
+        Self::Pattern(String::new())
+    }
+}
+
+impl TargetModules {
+    /// May this module carry a pair?
+    fn allow(&self, module: &str) -> bool {
+        match self {
+            Self::Names(names) => names.iter().any(|name| module == name || module.ends_with(&format!(".{name}"))),
+            Self::Pattern(_) => true,
+        }
+    }
+}
+
 fn refused(problem: impl Into<String>) -> EngineError {
     EngineError::Adapter(problem.into())
 }
@@ -83,7 +107,7 @@ impl Lora {
             lora_alpha: self.alpha,
             peft_type: "LORA".to_owned(),
             r: self.rank,
-            target_modules: self.target_modules(),
+            target_modules: TargetModules::Names(self.target_modules()),
             task_type: Some("CAUSAL_LM".to_owned()),
             use_dora: false,
             use_rslora: self.rslora,
@@ -165,11 +189,14 @@ impl<'a> PeftFiles<'a> {
         let names: HashSet<&str> = self.weights.names().into_iter().collect();
         let wanted: HashSet<String> = MODULES
             .iter()
+            .filter(|module| self.config.target_modules.allow(module))
             .filter(|module| (0..blocks).any(|block| names.contains(tensor_name(block, module, "A").as_str())))
             .flat_map(|module| (0..blocks).flat_map(move |block| ["A", "B"].map(|f| tensor_name(block, module, f))))
             .collect();
         if let Some(name) = wanted.iter().find(|name| !names.contains(name.as_str())) {
-            return Err(refused(format!("{WEIGHTS_FILE}: tensor {name} is missing; this model has {blocks} blocks")));
+            return Err(refused(format!(
+                "{WEIGHTS_FILE}: tensor {name} is missing; a layer that carries a pair does so in all {blocks} blocks"
+            )));
         }
         match names.into_iter().find(|name| !wanted.contains(*name)) {
             None if wanted.is_empty() => Err(refused(format!("{WEIGHTS_FILE} holds no tensors"))),
@@ -177,7 +204,7 @@ impl<'a> PeftFiles<'a> {
             Some(name) => {
                 let name: String = name.escape_debug().take(128).collect();
                 Err(refused(format!(
-                    "{WEIGHTS_FILE}: tensor {name} is no factor of this model: {blocks} blocks of seven linear layers"
+                    "{WEIGHTS_FILE}: tensor {name} is no factor of this model's {blocks} blocks, or its layer is none of target_modules"
                 )))
             }
         }
@@ -254,7 +281,7 @@ fn read_config(bytes: &[u8]) -> Result<PeftConfig, EngineError> {
             "{CONFIG_FILE}: plain or rank-stabilised LoRA without biases, of one rank and alpha, is supported"
         )));
     }
-    if !(1..=RANK_MAX).contains(&config.r) || !config.lora_alpha.is_finite() {
+    if !(1..=RANK_MAX).contains(&config.r) || !config.lora_alpha.is_finite() || config.lora_alpha <= 0.0 {
         return Err(refused(format!(
             "{CONFIG_FILE}: rank {} and alpha {} are out of range",
             config.r, config.lora_alpha
@@ -326,6 +353,18 @@ mod tests {
         let read = Lora::from_files(&model(), &files).expect("read");
         assert_eq!((read.parameters().len(), read.scale(), read.target_modules().len()), (2 * 2 * 2, 4.0, 2));
         assert_eq!(read.to_files().expect("files"), files);
+        let with = |fields: serde_json::Value| {
+            let mut config: serde_json::Value = serde_json::from_slice(&files[0].1).expect("JSON");
+            let fields = fields.as_object().expect("fields").clone();
+            config.as_object_mut().expect("fields").extend(fields);
+            let config = (CONFIG_FILE.to_owned(), serde_json::to_vec(&config).expect("bytes"));
+            Lora::from_files(&model(), &[config, files[1].clone()])
+        };
+        assert!(with(serde_json::json!({ "target_modules": ".*(q|v)_proj" })).is_ok());
+        assert!(
+            with(serde_json::json!({ "target_modules": ["q_proj"] })).is_err_and(|p| p.to_string().contains("v_proj"))
+        );
+        assert!(with(serde_json::json!({ "lora_alpha": 0 })).is_err());
         let half = half_of_a_pair(&files[1].1);
         let problem = Lora::from_files(&model(), &[files[0].clone(), (WEIGHTS_FILE.to_owned(), half)]);
         assert!(problem.is_err_and(|problem| problem.to_string().contains("missing")));

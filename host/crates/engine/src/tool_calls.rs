@@ -117,6 +117,22 @@ impl AnswerParser {
         std::mem::take(&mut self.pieces)
     }
 
+    /// The rest, when the answer was cut by its limit: the beginning of a call that does not name its function yet is
+    /// nothing that anybody can use.
+    pub fn finish_cut(&mut self) -> Vec<AnswerPiece> {
+        let nameless = match &self.state {
+            State::Candidate(_, scanner) => !scanner.started(),
+            State::Start | State::Text | State::Tail => self.open.len() > 1 && CALL.starts_with(&self.open),
+            State::Reasoning => false,
+        };
+        if nameless && self.format == CallFormat::Hermes {
+            self.forget();
+            self.state = State::Text;
+            return std::mem::take(&mut self.pieces);
+        }
+        self.finish()
+    }
+
     /// The rest, when the answer ends.
     pub fn finish(&mut self) -> Vec<AnswerPiece> {
         let held = if matches!(self.state, State::Start) { self.held_at_start() } else { self.held() };

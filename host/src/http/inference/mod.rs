@@ -33,6 +33,7 @@ pub use self::ending::Ending;
 use self::exchange::{Exchange, Origin};
 pub use self::place::Sessions;
 use self::resolve::Resolved;
+pub use self::resolve::no_model;
 use self::rollout::Shadow;
 use self::sink::Sink;
 use super::body::JsonObject;

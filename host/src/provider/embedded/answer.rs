@@ -158,7 +158,8 @@ impl Speaker {
     fn done(&mut self, finish: Finish) -> Vec<Event> {
         let (mut pieces, cut) = self.say(&finish.text);
         if !cut && let Some(parser) = &mut self.parser {
-            let rest = parser.finish();
+            let cut = finish.reason == FinishReason::Length;
+            let rest = if cut { parser.finish_cut() } else { parser.finish() };
             pieces.extend(self.pieces(rest).0);
         }
         self.reused = finish.reused as u64;
@@ -272,6 +273,20 @@ mod tests {
         assert!(pieces.contains(&Piece::CallArguments { call: 0, text: "{\"a\": \"un".to_owned() }), "{pieces:?}");
         let events = speaker.done(stop(FinishReason::Length));
         assert_eq!(events, [Event::Finished { choice: 0, stop: Stop::Length }]);
+    }
+
+    #[test]
+    fn a_call_that_the_limit_cut_before_its_name_says_nothing() {
+        for text in ["<tool_call>\n{\"name\": \"get_", "<tool_call>", "<tool_c"] {
+            let mut speaker = speaker(true, false);
+            let (pieces, _) = speaker.say(text);
+            assert!(pieces.is_empty(), "{pieces:?}");
+            assert_eq!(speaker.done(stop(FinishReason::Length)), [Event::Finished { choice: 0, stop: Stop::Length }]);
+        }
+        let mut speaker = speaker(true, false);
+        speaker.say("a <");
+        let told = speaker.done(stop(FinishReason::Length));
+        assert_eq!(told.len(), 2, "a sign alone is text: {told:?}");
     }
 
     #[test]

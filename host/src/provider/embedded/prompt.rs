@@ -17,10 +17,28 @@ pub(super) fn render(engine: &Engine, ask: &Ask, dialect: Dialect) -> Result<Vec
         Input::Text(text) => engine.encode(text),
         Input::Turns(turns) => {
             let tools: Vec<Value> = functions(ask).map(definition).collect();
-            engine.render_turns(&chat_turns(turns, dialect)?, &tools)
+            let (turns, begun) = begun(turns, dialect);
+            if !begun.is_empty() && engine.opens_reasoning() {
+                let message = "this model thinks before it answers, so its answer cannot be begun for it; end with a turn of the user";
+                return Err(refusal("invalid_request", conversation(dialect), message));
+            }
+            let rendered = engine.render_turns(&chat_turns(turns, dialect)?, &tools);
+            rendered.and_then(|prompt| Ok([prompt, engine.encode(&begun)?].concat()))
         }
     };
     rendered.map_err(|error| refused(error, dialect))
+}
+
+/// The turns before the answer, and its beginning: in the messages dialect an assistant's text that comes last is what
+/// the answer goes on from.
+fn begun(turns: &[Turn], dialect: Dialect) -> (&[Turn], String) {
+    let whole = (turns, String::new());
+    let (Dialect::Messages, Some((last, before))) = (dialect, turns.split_last()) else { return whole };
+    let texts = last.parts.iter().map(|part| if let Part::Text(text) = part { Some(text.as_str()) } else { None });
+    match texts.collect::<Option<String>>() {
+        Some(text) if last.role == Role::Assistant && !before.is_empty() => (before, text),
+        _ => whole,
+    }
 }
 
 /// The functions that the model may call.
@@ -113,6 +131,17 @@ mod tests {
         assert_eq!((rendered[0].content.as_str(), rendered[1].calls.len()), ("ab", 2));
         let named: Vec<_> = rendered[2..].iter().map(|turn| (turn.answers.as_deref(), turn.name.as_deref())).collect();
         assert_eq!(named, [(Some("2"), Some("g")), (Some("1"), Some("f")), (None, None)]);
+    }
+
+    #[test]
+    fn an_answer_that_the_client_began_is_no_turn_of_its_own() {
+        let user = turn(Role::User, vec![Part::Text("Count".to_owned())]);
+        let begins = turn(Role::Assistant, vec![Part::Text("1, ".to_owned()), Part::Text("2,".to_owned())]);
+        let turns = [user.clone(), begins.clone()];
+        assert_eq!(begun(&turns, Dialect::Messages), (&turns[..1], "1, 2,".to_owned()));
+        assert_eq!(begun(&turns, Dialect::Chat), (&turns[..], String::new()));
+        let turns = [begins, user];
+        assert_eq!(begun(&turns, Dialect::Messages), (&turns[..], String::new()));
     }
 
     #[test]

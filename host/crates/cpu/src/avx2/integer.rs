@@ -133,6 +133,9 @@ impl ScalesAt {
     }
 
     /// 16 of d (`offset` 0) or of m (`offset` 16) of a group.
+    ///
+    /// # Safety
+    /// The tile has the group, an m if that is asked for, and the processor AVX-512.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
     pub unsafe fn load_wide(&self, group: usize, offset: usize) -> __m512 {
@@ -148,6 +151,9 @@ impl ScalesAt {
     }
 
     /// The same in two.
+    ///
+    /// # Safety
+    /// The tile has the group, an m if that is asked for, and the processor AVX2.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn load(&self, group: usize, offset: usize) -> Pair {
@@ -245,8 +251,11 @@ pub(crate) unsafe fn unpack<W: Weights>(tile: W, (from, to): (usize, usize), out
     }
 }
 
-/// Numbers as a row of `Integers`. The processor has the instructions.
-pub(crate) fn quantise(x: &[f32], row: &mut [u32]) {
+/// Numbers as a row of `Integers`.
+///
+/// # Safety
+/// The processor has AVX2.
+pub(crate) unsafe fn quantise(x: &[f32], row: &mut [u32]) {
     let parts = Parts::of(x.len());
     assert!(row.len() >= parts.end);
     for (group, numbers) in x.as_chunks::<GROUP>().0.iter().enumerate() {

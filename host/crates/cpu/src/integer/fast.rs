@@ -1,8 +1,9 @@
 //! Blocks of tiles and vectors for the inner loops, and which of these the processor has.
 #![expect(unsafe_code, reason = "the vector loops take pointers; lengths are asserted before each call")]
 
-use super::{GROUP, Integers, Parts, Scales, TILE, room};
-use crate::avx2::integer::{Panel, Row, ScalesAt, Weights};
+use super::{GROUP, Integers, Matrix, Parts, Scales, TILE, room};
+use crate::avx2::integer::{Eight, Four, Panel, Row, ScalesAt, Weights};
+use crate::matrix::Form;
 use crate::{avx2, avx512};
 
 /// Columns of a tile that are written out together for many vectors: 8 kB.
@@ -10,37 +11,70 @@ const COLUMNS: usize = 256;
 /// Vectors that are multiplied with them before the next tile: they stay in the second cache.
 const VECTORS: usize = 256;
 
-/// An inner loop.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kernel {
+/// An inner loop that this processor has: there are no others.
+#[derive(Debug, Clone, Copy)]
+pub struct Kernel(Loops);
+
+#[derive(Debug, Clone, Copy)]
+enum Loops {
     Avx2,
     Avx512,
 }
 
 impl Kernel {
-    /// The fastest that this processor has.
+    /// The fastest.
     pub fn here() -> Option<Self> {
-        [Self::Avx512, Self::Avx2].into_iter().find(|kernel| kernel.is_here())
+        Self::all_here().next()
     }
 
-    /// Does this processor have it?
-    pub fn is_here(self) -> bool {
-        match self {
-            Self::Avx2 => avx2::available(),
-            Self::Avx512 => avx512::available(),
+    /// All of them, the fastest first.
+    pub fn all_here() -> impl Iterator<Item = Self> {
+        let wide = avx512::available().then_some(Self(Loops::Avx512));
+        wide.into_iter().chain(avx2::available().then_some(Self(Loops::Avx2)))
+    }
+
+    /// See `integer::tiles_times`.
+    pub fn tiles_times(
+        self,
+        (matrix, scales): (&Matrix, &Scales),
+        (first, count): (usize, usize),
+        x: &Integers,
+        (panel, out): (&mut Vec<i16>, &mut [f32]),
+    ) {
+        assert!(first + count <= matrix.tiles() && x.columns == matrix.columns());
+        assert!(out.len() >= count * x.count * TILE);
+        let start = |tile: usize| tile * x.columns * TILE;
+        let shape = (scales, (first, count), x);
+        // SAFETY: the matrix has these tiles, and each has all its columns, whole groups of them, and its scales.
+        match matrix.form() {
+            Form::Eight(quants, _) => unsafe {
+                all(self, shape, panel, out, |tile| Eight(quants[start(tile)..].as_ptr()))
+            },
+            Form::Four(quants, _) => unsafe {
+                all(self, shape, panel, out, |tile| Four(quants[start(tile) / 2..].as_ptr()))
+            },
+            Form::F32(_) | Form::F16(_) | Form::Bf16(_) => {
+                super::portable((matrix, scales), (first, count), x, out);
+            }
         }
+    }
+
+    /// See `integer::quantise`.
+    pub fn quantise(self, x: &[f32], row: &mut [u32]) {
+        // SAFETY: both kernels have these instructions.
+        unsafe { avx2::integer::quantise(x, row) }
     }
 
     /// Vectors of one inner loop: their sums, weights and a number fill 16 registers, or half of 32.
     fn block(self) -> usize {
-        match self {
-            Self::Avx2 => 6,
-            Self::Avx512 => 16,
+        match self.0 {
+            Loops::Avx2 => 6,
+            Loops::Avx512 => 16,
         }
     }
 
     /// # Safety
-    /// See `avx2::integer::product`; the processor has this kernel.
+    /// See `avx2::integer::product`.
     unsafe fn product<W: Weights, const T: usize, const M: usize>(
         self,
         weights: [(W, ScalesAt); T],
@@ -49,25 +83,28 @@ impl Kernel {
         out: *mut f32,
     ) {
         // SAFETY: the caller's word.
-        match self {
-            Self::Avx2 => unsafe { avx2::integer::product(weights, columns, x, out) },
-            Self::Avx512 => unsafe { avx512::product(weights, columns, x, out) },
+        match self.0 {
+            Loops::Avx2 => unsafe { avx2::integer::product(weights, columns, x, out) },
+            Loops::Avx512 => unsafe { avx512::product(weights, columns, x, out) },
         }
     }
 
     /// # Safety
-    /// See `avx2::integer::unpack`; the processor has this kernel.
+    /// See `avx2::integer::unpack`.
     unsafe fn unpack<W: Weights>(self, tile: W, columns: (usize, usize), out: *mut i16) {
         // SAFETY: the caller's word.
-        match self {
-            Self::Avx2 => unsafe { avx2::integer::unpack(tile, columns, out) },
-            Self::Avx512 => unsafe { avx512::unpack(tile, columns, out) },
+        match self.0 {
+            Loops::Avx2 => unsafe { avx2::integer::unpack(tile, columns, out) },
+            Loops::Avx512 => unsafe { avx512::unpack(tile, columns, out) },
         }
     }
 }
 
 /// `count` tiles from `first` on times `x`.
-pub fn all<W: Weights>(
+///
+/// # Safety
+/// `tile` gives tiles with as many columns as `x`, whole groups of them, and `scales` has theirs.
+unsafe fn all<W: Weights>(
     kernel: Kernel,
     (scales, (first, count), x): (&Scales, (usize, usize), &Integers),
     panel: &mut Vec<i16>,
@@ -83,11 +120,12 @@ pub fn all<W: Weights>(
             let out = &mut out[done * wide..];
             // Few vectors: several tiles at once hide the time that an instruction takes.
             done += match (x.count, count - done) {
-                (1, 4..) => few::<W, 4, 1>(kernel, std::array::from_fn(|t| weights(done + t)), x, out),
-                (1, 2..) => few::<W, 2, 1>(kernel, std::array::from_fn(|t| weights(done + t)), x, out),
-                (2, 2..) => few::<W, 2, 2>(kernel, std::array::from_fn(|t| weights(done + t)), x, out),
+                // SAFETY: the caller's word on the tiles.
+                (1, 4..) => unsafe { few::<W, 4, 1>(kernel, std::array::from_fn(|t| weights(done + t)), x, out) },
+                (1, 2..) => unsafe { few::<W, 2, 1>(kernel, std::array::from_fn(|t| weights(done + t)), x, out) },
+                (2, 2..) => unsafe { few::<W, 2, 2>(kernel, std::array::from_fn(|t| weights(done + t)), x, out) },
                 _ => {
-                    block(kernel, (weights(done), whole), (x, 0, x.count), out);
+                    unsafe { block(kernel, (weights(done), whole), (x, 0, x.count), out) };
                     1
                 }
             };
@@ -107,7 +145,8 @@ pub fn all<W: Weights>(
                 let mut done = from;
                 while done < to {
                     let out = &mut out[index * wide + done * TILE..];
-                    done += block(kernel, (weights, columns), (x, done, to), out);
+                    // SAFETY: the panel holds these columns, and the caller's word on the scales.
+                    done += unsafe { block(kernel, (weights, columns), (x, done, to), out) };
                 }
             }
         }
@@ -115,7 +154,10 @@ pub fn all<W: Weights>(
 }
 
 /// All vectors, `M` of them, times `T` tiles; how many tiles.
-fn few<W: Weights, const T: usize, const M: usize>(
+///
+/// # Safety
+/// See `all`.
+unsafe fn few<W: Weights, const T: usize, const M: usize>(
     kernel: Kernel,
     weights: [(W, ScalesAt); T],
     x: &Integers,
@@ -130,7 +172,10 @@ fn few<W: Weights, const T: usize, const M: usize>(
 
 /// Up to a block of the vectors `from..to`; how many it took. What is left is cut evenly, for a full last block. Sums
 /// go on from those in `out` unless the columns are the first.
-fn block<W: Weights>(
+///
+/// # Safety
+/// The tile has these columns, whole groups of them, and their scales.
+unsafe fn block<W: Weights>(
     kernel: Kernel,
     (weights, columns): ((W, ScalesAt), (usize, usize)),
     (x, from, to): (&Integers, usize, usize),

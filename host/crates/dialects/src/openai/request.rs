@@ -32,8 +32,16 @@ const COMMON: [&str; 14] = [
     "return_token_ids",
 ];
 /// Fields that describe the client and change nothing in the answer; they are recorded with the body.
-const DESCRIPTIVE: [&str; 7] =
-    ["user", "metadata", "store", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "service_tier"];
+const DESCRIPTIVE: [&str; 8] = [
+    "user",
+    "metadata",
+    "store",
+    "safety_identifier",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "service_tier",
+    "verbosity",
+];
 /// Options of a stream that change nothing in its text.
 const STREAM_OPTIONS: [&str; 2] = ["include_usage", "include_obfuscation"];
 
@@ -44,7 +52,7 @@ pub(crate) fn read_common(body: &Map<String, Value>, input: Input, own: &[&str])
         temperature: number(body, "temperature", 0.0, 2.0)?,
         top_p: share(body)?,
         top_k: integer(body, "top_k", 0, TOP_K_MAX)?.map(|k| k as u32),
-        seed: integer(body, "seed", 0, u64::MAX)?,
+        seed: seed(body)?,
         frequency_penalty: number(body, "frequency_penalty", -2.0, 2.0)?,
         presence_penalty: number(body, "presence_penalty", -2.0, 2.0)?,
         logit_bias: logit_bias(body)?,
@@ -58,6 +66,13 @@ pub(crate) fn read_common(body: &Map<String, Value>, input: Input, own: &[&str])
         unknown,
         ..Ask::new(model(body)?, input)
     })
+}
+
+/// Any whole number of 64 bits, with a sign or without.
+fn seed(body: &Map<String, Value>) -> Result<Option<u64>, Refusal> {
+    let Some(value) = present(body, "seed") else { return Ok(None) };
+    let seed = value.as_u64().or_else(|| value.as_i64().map(i64::cast_unsigned));
+    seed.map(Some).ok_or_else(|| Refusal::new("seed", "seed must be a whole number of 64 bits"))
 }
 
 fn share(body: &Map<String, Value>) -> Result<Option<f32>, Refusal> {

@@ -48,7 +48,13 @@ const DESCRIPTIVE: [&str; 12] = [
 /// Reads a body.
 pub fn parse(body: &Map<String, Value>) -> Result<Ask, Refusal> {
     let (descriptive, mut unknown) = split_unknown(body, &READ, &DESCRIPTIVE);
-    for (name, neutral) in [("background", Value::Bool(false)), ("truncation", Value::from("disabled"))] {
+    // An input that fits is never truncated, and one that does not is refused with its length.
+    let neutral = [
+        ("background", Value::Bool(false)),
+        ("truncation", Value::from("disabled")),
+        ("truncation", Value::from("auto")),
+    ];
+    for (name, neutral) in neutral {
         if unknown.get(name) == Some(&neutral) {
             unknown.remove(name);
         }
@@ -90,11 +96,15 @@ fn logprobs(body: &Map<String, Value>) -> Result<Option<u32>, Refusal> {
     Ok((wanted || top > 0).then_some(top as u32))
 }
 
-/// `text.format`; what else `text` holds is kept for an upstream that knows it.
+/// `text.format`; how wordy an answer should be is a wish, and what else `text` holds is kept for an upstream that knows
+/// it.
 fn format(body: &Map<String, Value>, unknown: &mut Map<String, Value>) -> Result<Format, Refusal> {
     let Some(value) = present(body, "text") else { return Ok(Format::Text) };
     let fields = object(value, "text")?;
-    if let Some(rest) = rest(fields, &["format"]) {
+    if !matches!(present(fields, "verbosity"), None | Some(Value::String(_))) {
+        return Err(Refusal::new("text.verbosity", "text.verbosity must be a text: low, medium or high"));
+    }
+    if let Some(rest) = rest(fields, &["format", "verbosity"]) {
         unknown.insert("text".to_owned(), rest);
     }
     let Some(format) = present(fields, "format") else { return Ok(Format::Text) };
