@@ -15,9 +15,9 @@ REEF := target/debug/reef
 demo: setup recipes build
 	$(REEF) demo $(ARGS)
 
-## Install what is missing, build, run every test. The build is in the profile of the tests: another one would be built anew.
+## Install what is missing, build, run every test.
 test: setup-tests recipes guests languages
-	cargo build --workspace --lib --bins --tests --profile test
+	cargo build --workspace --lib --bins --tests
 	cargo test --workspace --doc
 	cargo test --workspace --lib --bins --tests
 
