@@ -64,11 +64,11 @@ pub fn parse(body: &Map<String, Value>) -> Result<Ask, Refusal> {
 
 /// Reads the body of `POST /v1/messages/count_tokens`, which needs no `max_tokens`.
 pub fn parse_count_tokens(body: &Map<String, Value>) -> Result<Ask, Refusal> {
-    let (descriptive, mut unknown) = split_unknown(body, &READ, &DESCRIPTIVE);
+    let (mut descriptive, mut unknown) = split_unknown(body, &READ, &DESCRIPTIVE);
     // Without edits there is nothing to manage.
     let edits = unknown.get("context_management").map(|management| management["edits"].as_array());
     if edits.is_some_and(|edits| edits.is_none_or(Vec::is_empty)) {
-        unknown.remove("context_management");
+        descriptive.extend(unknown.remove_entry("context_management"));
     }
     let tools = tools(body)?;
     let (tool_choice, parallel_calls) = tool_choice(body, &tools)?;

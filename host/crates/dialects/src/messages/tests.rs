@@ -233,9 +233,13 @@ fn arguments_that_are_no_object_are_kept_as_they_are() {
 
 #[test]
 fn unknown_fields_are_kept_apart() {
-    let ask = with("context_management", json!({ "edits": [] })).expect("ask");
+    let edits = json!({ "edits": [{ "type": "clear_tool_uses_20250919" }] });
+    let ask = with("context_management", edits.clone()).expect("ask");
     assert_eq!(ask.unknown.keys().collect::<Vec<_>>(), ["context_management"]);
     assert_eq!(write(&ask, "up", false).expect_err("another dialect").param, "context_management");
+    assert_eq!(write(&ask, "up", true).expect("this dialect")["context_management"], edits);
+    let ask = with("context_management", json!({ "edits": [] })).expect("ask");
+    assert_eq!(write(&ask, "up", false).expect("nothing to manage").get("context_management"), None);
     assert_eq!(write(&ask, "up", true).expect("this dialect")["context_management"], json!({ "edits": [] }));
     let ask = with("metadata", json!({ "user_id": "u" })).expect("ask");
     assert_eq!(write(&ask, "up", false).expect("written").get("metadata"), None);

@@ -1,7 +1,7 @@
 //! A body of the responses dialect becomes an `Ask`, or a refusal that names the parameter.
 //! `input` is read by `input`, tools by `tools`; everything else is read here.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::{input, tools};
 use crate::ask::{Ask, Format, Input, Refusal};
@@ -47,24 +47,22 @@ const DESCRIPTIVE: [&str; 12] = [
 
 /// Reads a body.
 pub fn parse(body: &Map<String, Value>) -> Result<Ask, Refusal> {
-    let (descriptive, mut unknown) = split_unknown(body, &READ, &DESCRIPTIVE);
-    // An input that fits is never truncated, and one that does not is refused with its length.
-    let neutral = [
-        ("background", Value::Bool(false)),
-        ("truncation", Value::from("disabled")),
-        ("truncation", Value::from("auto")),
-    ];
-    for (name, neutral) in neutral {
+    let (mut descriptive, mut unknown) = split_unknown(body, &READ, &DESCRIPTIVE);
+    for (name, neutral) in [("background", Value::Bool(false)), ("truncation", Value::from("disabled"))] {
         if unknown.get(name) == Some(&neutral) {
             unknown.remove(name);
         }
+    }
+    // An input that fits is never truncated, and one that does not is refused with its length.
+    if unknown.get("truncation") == Some(&Value::from("auto")) {
+        descriptive.extend(unknown.remove_entry("truncation"));
     }
     let (tools, tool_choice) = tools::parse(body)?;
     Ok(Ask {
         tools,
         tool_choice,
         parallel_calls: flag(body, "parallel_tool_calls")?,
-        format: format(body, &mut unknown)?,
+        format: format(body, (&mut descriptive, &mut unknown))?,
         temperature: number(body, "temperature", 0.0, 2.0)?,
         top_p: top_p(body)?,
         tokens_max: integer(body, "max_output_tokens", 1, u64::from(u32::MAX))?.map(|tokens| tokens as u32),
@@ -98,11 +96,18 @@ fn logprobs(body: &Map<String, Value>) -> Result<Option<u32>, Refusal> {
 
 /// `text.format`; how wordy an answer should be is a wish, and what else `text` holds is kept for an upstream that knows
 /// it.
-fn format(body: &Map<String, Value>, unknown: &mut Map<String, Value>) -> Result<Format, Refusal> {
+fn format(
+    body: &Map<String, Value>,
+    (descriptive, unknown): (&mut Map<String, Value>, &mut Map<String, Value>),
+) -> Result<Format, Refusal> {
     let Some(value) = present(body, "text") else { return Ok(Format::Text) };
     let fields = object(value, "text")?;
-    if !matches!(present(fields, "verbosity"), None | Some(Value::String(_))) {
-        return Err(Refusal::new("text.verbosity", "text.verbosity must be a text: low, medium or high"));
+    match present(fields, "verbosity") {
+        None => {}
+        Some(Value::String(wordy)) => {
+            descriptive.insert("text".to_owned(), json!({ "verbosity": wordy }));
+        }
+        Some(_) => return Err(Refusal::new("text.verbosity", "text.verbosity must be a text: low, medium or high")),
     }
     if let Some(rest) = rest(fields, &["format", "verbosity"]) {
         unknown.insert("text".to_owned(), rest);

@@ -280,15 +280,19 @@ fn allowed_tools_leaves_only_those() {
 #[test]
 fn what_needs_the_upstreams_memory_is_unknown() {
     for (field, value) in
-        [("previous_response_id", json!("r")), ("background", json!(true)), ("truncation", json!("auto"))]
+        [("previous_response_id", json!("r")), ("background", json!(true)), ("truncation", json!("other"))]
     {
         let ask = with(field, value.clone()).expect("ask");
         assert_eq!(write(&ask, "up", false).expect_err("another dialect").param, field);
         assert_eq!(write(&ask, "up", true).expect("this dialect")[field], value);
     }
+    let ask = with("truncation", json!("auto")).expect("ask");
+    assert_eq!(write(&ask, "up", false).expect("written").get("truncation"), None);
+    assert_eq!(write(&ask, "up", true).expect("this dialect")["truncation"], "auto");
+    assert_eq!(with("text", json!({ "verbosity": 1 })).expect_err("refused").param, "text.verbosity");
     let verbose = json!({ "format": { "type": "json_object" }, "verbosity": "low" });
     let ask = with("text", verbose.clone()).expect("ask");
-    assert_eq!(ask.format, Format::Json);
+    assert_eq!((ask.format.clone(), ask.unknown.len()), (Format::Json, 0));
     assert_eq!(write(&ask, "up", true).expect("this dialect")["text"], verbose);
 }
 

@@ -82,7 +82,7 @@ fn wrong_types_and_ranges_are_refused_by_name() {
         ("temperature", vec![json!(-0.1), json!(2.1), json!("1"), json!(true)]),
         ("top_p", vec![json!(0), json!(1.1)]),
         ("top_k", vec![json!(-1), json!(1.5)]),
-        ("seed", vec![json!(-1), json!("1")]),
+        ("seed", vec![json!(1.5), json!("1")]),
         ("frequency_penalty", vec![json!(2.1)]),
         ("presence_penalty", vec![json!(-2.1)]),
         ("logit_bias", vec![json!([1]), json!({ "a": 1 }), json!({ "1": 101 }), json!({ "-1": 1 })]),
