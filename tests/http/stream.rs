@@ -117,3 +117,19 @@ async fn a_report_is_accepted_before_the_stream_has_ended() {
     assert!(rest.contains("[DONE]"));
     assert_eq!(reporter.await.unwrap(), reqwest::StatusCode::OK);
 }
+
+#[tokio::test]
+async fn a_token_comes_with_the_end_of_its_text_also_while_a_stop_may_begin() {
+    let caller = shared();
+    let how = json!({ "temperature": 0, "max_tokens": 40, "logprobs": true, "stop": ["zzz", "aves"] });
+    let (_, stream) = caller.stream("Write a poem about the sea.", how).await;
+    let (mut shown, mut told) = (String::new(), String::new());
+    for frame in frames(&stream) {
+        let choice = &frame["choices"][0];
+        shown.push_str(choice["delta"]["content"].as_str().unwrap_or_default());
+        let tokens = choice["logprobs"]["content"].as_array().into_iter().flatten();
+        told.extend(tokens.map(|token| token["token"].as_str().unwrap()));
+        assert!(shown.starts_with(&told) || !choice["finish_reason"].is_null(), "{shown:?} {told:?}");
+    }
+    assert!(told.len() >= shown.len() && shown.len() > 40, "{shown:?}");
+}

@@ -1,7 +1,9 @@
 //! Tokens of the engine become the events of an answer.
 //! One task per answer follows all of its choices; each choice takes its text apart by the engine's parser. A token
-//! travels with the text that it made visible, so that per event text, ids and log-probs belong together.
+//! travels with the end of its text, so that per event text, ids and log-probs belong together: while text is held back
+//! because it may begin a stop, so are its tokens.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use reef_dialects::{Ask, Dialect, Event, Input, Piece, Stop, TokenInfo, Usage};
@@ -136,6 +138,10 @@ struct Speaker {
     reasoning: u64,
     reused: u64,
     ended: bool,
+    /// Tokens whose text is not all visible, each with where it ends; and how much text there was and is to see.
+    held: VecDeque<(u64, TokenInfo)>,
+    sampled_bytes: u64,
+    seen_bytes: u64,
 }
 
 impl Speaker {
@@ -147,8 +153,18 @@ impl Speaker {
             self.reasoning = self.tokens;
         }
         self.said |= pieces.iter().any(|piece| !matches!(piece, Piece::Reasoning(_)));
-        let tokens = vec![self.info(engine, &token)];
-        let mut events = vec![Event::Delta { choice: self.number, pieces, tokens }];
+        let info = self.info(engine, &token);
+        self.sampled_bytes += info.bytes.len() as u64;
+        self.seen_bytes += token.text.len() as u64;
+        self.held.push_back((self.sampled_bytes, info));
+        let mut tokens = Vec::new();
+        while self.held.front().is_some_and(|(end, _)| cut || *end <= self.seen_bytes) {
+            tokens.extend(self.held.pop_front().map(|(_, info)| info));
+        }
+        let mut events = Vec::with_capacity(2);
+        if !pieces.is_empty() || !tokens.is_empty() {
+            events.push(Event::Delta { choice: self.number, pieces, tokens });
+        }
         if cut {
             events.push(self.finished(Stop::Calls));
         }
@@ -171,8 +187,9 @@ impl Speaker {
             FinishReason::Cancelled => Stop::Cancelled,
         };
         let mut events = Vec::with_capacity(2);
-        if !pieces.is_empty() {
-            events.push(Event::Delta { choice: self.number, pieces, tokens: Vec::new() });
+        let tokens: Vec<TokenInfo> = self.held.drain(..).map(|(_, info)| info).collect();
+        if !pieces.is_empty() || !tokens.is_empty() {
+            events.push(Event::Delta { choice: self.number, pieces, tokens });
         }
         events.push(self.finished(stop));
         events
