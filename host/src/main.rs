@@ -37,7 +37,7 @@ fn end_quietly_on_closed_pipes() {
     let tell = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         let text = panic.payload().downcast_ref::<String>().map(String::as_str).unwrap_or_default();
-        if text.starts_with("failed printing to std") && text.contains("Broken pipe") {
+        if text.starts_with("failed printing to stdout") && text.contains("Broken pipe") {
             std::process::exit(0);
         }
         tell(panic);
