@@ -152,16 +152,10 @@ impl Linear {
                 let Some((sums, _)) = sums_first[at..].split_first_chunk_mut::<TILE>() else { continue };
                 // SAFETY: the caller's word.
                 let place = unsafe { output.place(token, before + (first + tile) * TILE, wide(first + tile)) };
-                match fate {
-                    Fate::Store => place.copy_from_slice(&sums[..place.len()]),
-                    Fate::Add => place.iter_mut().zip(&*sums).for_each(|(place, sum)| *place += sum),
-                    Fate::Gate => {
-                        if let Some(up) = sums_second[at..].first_chunk::<TILE>() {
-                            gated(sums, up);
-                        }
-                        place.copy_from_slice(&sums[..place.len()]);
-                    }
+                if let (Fate::Gate, Some(up)) = (fate, sums_second[at..].first_chunk::<TILE>()) {
+                    gated(sums, up);
                 }
+                put(sums, matches!(fate, Fate::Add), place);
             }
         }
         scratch.tile = sums;
@@ -195,6 +189,16 @@ impl Linear {
                 out.iter_mut().zip(more).for_each(|(sum, delta)| *sum += delta);
             }
         }
+    }
+}
+
+/// place ← sums, or place + sums; the last tile of a part may have fewer places.
+fn put(sums: &[f32; TILE], add: bool, place: &mut [f32]) {
+    match (place.first_chunk_mut::<TILE>(), add) {
+        (Some(place), false) => *place = *sums,
+        (Some(place), true) => place.iter_mut().zip(sums).for_each(|(place, sum)| *place += sum),
+        (None, false) => place.copy_from_slice(&sums[..place.len()]),
+        (None, true) => place.iter_mut().zip(sums).for_each(|(place, sum)| *place += sum),
     }
 }
 

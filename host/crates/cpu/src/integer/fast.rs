@@ -6,8 +6,10 @@ use crate::avx2::integer::{Eight, Four, Panel, Row, ScalesAt, Weights};
 use crate::matrix::Form;
 use crate::{avx2, avx512};
 
-/// Columns of a tile that are written out together for many vectors: 8 kB.
-const COLUMNS: usize = 256;
+/// Columns of a tile that are written out together for many vectors, at most: 10 kB.
+const COLUMNS: usize = 320;
+/// Blocks of vectors for which reading the weights as they are stored takes no longer than writing them out once.
+const BLOCKS_AS_STORED: usize = 3;
 /// Vectors that are multiplied with them before the next tile: they stay in the second cache.
 const VECTORS: usize = 256;
 
@@ -65,11 +67,12 @@ impl Kernel {
         unsafe { avx2::integer::quantise(x, row) }
     }
 
-    /// Vectors of one inner loop: their sums, weights and a number fill 16 registers, or half of 32.
+    /// Vectors of one inner loop: the sums of a group, weights and a number fill 16 registers; of 32, the sums of all
+    /// groups as well.
     fn block(self) -> usize {
         match self.0 {
             Loops::Avx2 => 6,
-            Loops::Avx512 => 16,
+            Loops::Avx512 => 12,
         }
     }
 
@@ -114,7 +117,7 @@ unsafe fn all<W: Weights>(
     let wide = x.count * TILE;
     let weights = |index: usize| (tile(first + index), ScalesAt::new(scales, first + index, x.columns));
     let whole = (0, x.columns);
-    if x.count <= kernel.block() {
+    if x.count <= kernel.block() * BLOCKS_AS_STORED {
         let mut done = 0;
         while done < count {
             let out = &mut out[done * wide..];
@@ -125,7 +128,11 @@ unsafe fn all<W: Weights>(
                 (1, 2..) => unsafe { few::<W, 2, 1>(kernel, std::array::from_fn(|t| weights(done + t)), x, out) },
                 (2, 2..) => unsafe { few::<W, 2, 2>(kernel, std::array::from_fn(|t| weights(done + t)), x, out) },
                 _ => {
-                    unsafe { block(kernel, (weights(done), whole), (x, 0, x.count), out) };
+                    let mut vectors = 0;
+                    while vectors < x.count {
+                        let out = &mut out[vectors * TILE..];
+                        vectors += unsafe { block(kernel, (weights(done), whole), (x, vectors, x.count), out) };
+                    }
                     1
                 }
             };
@@ -133,12 +140,14 @@ unsafe fn all<W: Weights>(
         return;
     }
     let panel = room(panel, COLUMNS * TILE);
+    let groups = x.columns / GROUP;
+    let step = groups.div_ceil(x.columns.div_ceil(COLUMNS)) * GROUP;
     for from in (0..x.count).step_by(VECTORS) {
         let to = x.count.min(from + VECTORS);
         for index in 0..count {
             let (tile, scales) = weights(index);
-            for start in (0..x.columns).step_by(COLUMNS) {
-                let columns = (start, x.columns.min(start + COLUMNS));
+            for start in (0..x.columns).step_by(step) {
+                let columns = (start, x.columns.min(start + step));
                 // SAFETY: the panel has room for these columns of a tile.
                 unsafe { kernel.unpack(tile, columns, panel.as_mut_ptr()) }
                 let weights = (Panel(panel.as_ptr(), start), scales);
@@ -198,7 +207,7 @@ unsafe fn block<W: Weights>(
             }
         };
     }
-    of!(1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16);
+    of!(1 2 3 4 5 6 7 8 9 10 11 12);
     count
 }
 
