@@ -211,3 +211,17 @@ async fn tags_and_sessions_are_stored_and_bad_headers_are_named() {
     assert_eq!(refused.status, StatusCode::BAD_REQUEST);
     assert!(refused.body["error"]["message"].as_str().unwrap().contains("scenario"), "{}", refused.body);
 }
+
+#[tokio::test]
+async fn variables_of_the_template_are_taken_but_for_its_own() {
+    let caller = shared();
+    let how = |variables: Value| json!({ "temperature": 0, "max_tokens": 4, "chat_template_kwargs": variables });
+    let plain = caller.chat("Say hello.", how(Value::Null)).await.ok();
+    let given = caller.chat("Say hello.", how(json!({ "enable_thinking": false }))).await.ok();
+    assert_eq!(given.text(), plain.text());
+    for (wrong, named) in [(json!({ "messages": [] }), "messages"), (json!("x"), "chat_template_kwargs")] {
+        let refused = caller.chat("Say hello.", how(wrong)).await;
+        assert_eq!(refused.status, StatusCode::BAD_REQUEST);
+        assert!(refused.body["error"]["message"].as_str().unwrap().contains(named), "{}", refused.body);
+    }
+}

@@ -154,3 +154,19 @@ async fn an_encoded_body_is_refused_by_its_encoding() {
     assert_eq!(refused.status, StatusCode::UNSUPPORTED_MEDIA_TYPE);
     assert!(refused.body["error"]["message"].as_str().unwrap().contains("content-encoding"), "{}", refused.body);
 }
+
+#[tokio::test]
+async fn ids_are_told_to_those_who_ask_streamed_or_not() {
+    let caller = shared();
+    let answer = caller.post(PATH, body(json!({ "return_token_ids": true }))).await.ok();
+    let record = stored(&caller, &answer.receipt()).await;
+    let reef = &answer.body["reef"];
+    assert_eq!(
+        (&reef["prompt_token_ids"], &reef["token_ids"]),
+        (&record["tokens"]["prompt"], &record["tokens"]["output"])
+    );
+    let events = events(&caller, PATH, body(json!({ "return_token_ids": true, "stream": true }))).await;
+    let (_, last) = events.last().expect("an end");
+    assert_eq!(last["reef"]["token_ids"], reef["token_ids"]);
+    assert_eq!(last["reef"]["prompt_token_ids"], reef["prompt_token_ids"]);
+}

@@ -4,6 +4,7 @@ mod auth;
 mod chat;
 mod completions;
 pub mod harness;
+mod limits;
 mod messages;
 mod records;
 mod redaction;

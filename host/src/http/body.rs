@@ -5,9 +5,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
+use axum::body::BodyDataStream;
 use axum::extract::{FromRef, FromRequest, Request};
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use futures::StreamExt;
 use serde_json::{Map, Value};
@@ -29,6 +29,10 @@ const ROOM_WAIT_MAX: Duration = Duration::from_secs(10);
 const IDLE_MAX: Duration = Duration::from_secs(30);
 /// Time for a whole body.
 const READING_MAX: Duration = Duration::from_secs(600);
+/// What is read of a refused body and thrown away: a client that is still sending sees no answer.
+const DISCARD_BYTES_MAX: usize = 512 << 20;
+/// Time for that.
+const DISCARD_MAX: Duration = Duration::from_secs(30);
 /// The room is counted in units of this many bytes.
 const ROOM_UNIT_BYTES: usize = 1024;
 
@@ -126,24 +130,42 @@ async fn read(request: Request, limit: &BodyLimit) -> Result<Map<String, Value>,
 type Read = (Vec<u8>, Option<OwnedSemaphorePermit>);
 
 async fn read_bytes(request: Request, limit: &BodyLimit) -> Result<Read, ApiError> {
-    if request.headers().get("content-encoding").is_some_and(|encoding| encoding != "identity") {
+    let (head, body) = request.into_parts();
+    let mut pieces = body.into_data_stream();
+    let read = match acceptable(&head.headers, limit) {
+        Ok(announced) => match timeout(READING_MAX, receive(&mut pieces, announced, limit)).await {
+            Ok(read) => read,
+            Err(_) => return Err(too_slow(READING_MAX)),
+        },
+        Err(refused) => Err(refused),
+    };
+    // Who waits for leave to send a body, or has stopped, sends nothing more.
+    let sends = !head.headers.contains_key("expect");
+    if sends && matches!(&read, Err(refused) if refused.status != StatusCode::REQUEST_TIMEOUT) {
+        // The answer is the same whether the body comes to an end or not.
+        let _ = timeout(DISCARD_MAX, discard(&mut pieces)).await;
+    }
+    read
+}
+
+/// The length that was announced, of a body that may be read.
+fn acceptable(headers: &HeaderMap, limit: &BodyLimit) -> Result<Option<usize>, ApiError> {
+    if headers.get("content-encoding").is_some_and(|encoding| encoding != "identity") {
         return Err(ApiError::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
             "unsupported_encoding",
             "bodies are read as they are; send this one without content-encoding",
         ));
     }
-    let announced =
-        request.headers().get("content-length").and_then(|v| v.to_str().ok()).and_then(|v| v.parse::<usize>().ok());
-    if announced.is_some_and(|length| length > limit.bytes_max) {
-        return Err(too_large(limit.bytes_max));
+    let announced = headers.get("content-length").and_then(|v| v.to_str().ok()).and_then(|v| v.parse::<usize>().ok());
+    match announced {
+        Some(length) if length > limit.bytes_max => Err(too_large(limit.bytes_max)),
+        announced => Ok(announced),
     }
-    let reading = receive(request.into_body(), announced, limit);
-    timeout(READING_MAX, reading).await.map_err(|_| too_slow(READING_MAX))?
 }
 
-async fn receive(body: Body, announced: Option<usize>, limit: &BodyLimit) -> Result<Read, ApiError> {
-    let (mut pieces, mut bytes, mut share) = (body.into_data_stream(), Vec::new(), None);
+async fn receive(pieces: &mut BodyDataStream, announced: Option<usize>, limit: &BodyLimit) -> Result<Read, ApiError> {
+    let (mut bytes, mut share) = (Vec::new(), None);
     while let Some(piece) = timeout(limit.idle_max, pieces.next()).await.map_err(|_| too_slow(limit.idle_max))? {
         let piece = piece.map_err(|error| ApiError::invalid("body", format!("the body could not be read: {error}")))?;
         let length = bytes.len() + piece.len();
@@ -156,6 +178,16 @@ async fn receive(body: Body, announced: Option<usize>, limit: &BodyLimit) -> Res
         bytes.extend_from_slice(&piece);
     }
     Ok((bytes, share))
+}
+
+async fn discard(pieces: &mut BodyDataStream) {
+    let mut seen = 0;
+    while let Some(Ok(piece)) = pieces.next().await {
+        seen += piece.len();
+        if seen > DISCARD_BYTES_MAX {
+            return;
+        }
+    }
 }
 
 fn too_large(bytes_max: usize) -> ApiError {
@@ -200,7 +232,7 @@ fn values_max(json: &[u8]) -> usize {
 mod tests {
     use std::convert::Infallible;
 
-    use axum::body::Bytes;
+    use axum::body::{Body, Bytes};
     use futures::stream;
 
     use super::*;
@@ -226,6 +258,21 @@ mod tests {
         assert!(refused.message.contains("2000000"), "{}", refused.message);
         let long = format!("{{\"a\":\"{}\"}}", ",".repeat(VALUES_MAX + 1));
         assert_eq!(read(asked(long), &BodyLimit::new(1 << 26)).await.expect("one text").len(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_refused_body_is_read_to_its_end_so_that_the_answer_is_seen() {
+        let sent = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let seen = Arc::clone(&sent);
+        let piece = move |_| {
+            seen.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            Ok::<_, Infallible>(Bytes::from_static(&[b' '; 1000]))
+        };
+        let mut request = asked(Body::from_stream(stream::iter((0..100).map(piece))));
+        request.headers_mut().insert("content-length", 100_000.into());
+        let refused = read(request, &BodyLimit::new(5000)).await.expect_err("refused");
+        assert_eq!(refused.status.as_u16(), 413);
+        assert_eq!(sent.load(std::sync::atomic::Ordering::Relaxed), 100);
     }
 
     #[tokio::test]

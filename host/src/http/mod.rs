@@ -149,12 +149,19 @@ pub fn router(parts: Parts) -> Router {
         .with_state(Shared(Arc::new(parts)))
 }
 
+/// Bytes of a request's headers; hyper reads somewhat more, so that who exceeds them is told in words.
+const HEADER_BYTES_MAX: usize = 64 << 10;
+/// Bytes of a request's path and query.
+const TARGET_BYTES_MAX: usize = 16 << 10;
 /// Bytes of a request id that is taken over from the client.
 const REQUEST_ID_BYTES_MAX: usize = 128;
 
 /// Echoes `x-request-id`, or makes one, which the handlers then see as if it had been sent. A handler that panics
 /// is answered for.
 async fn guarded(mut request: Request, next: Next) -> Response {
+    if let Err(refused) = check_head(&request) {
+        return dialect_response(request.uri().path(), refused);
+    }
     let given = request.headers().get("x-request-id").filter(|id| id.len() <= REQUEST_ID_BYTES_MAX).cloned();
     let id = given.or_else(|| HeaderValue::from_str(RecordId::fresh().as_str()).ok());
     if let Some(id) = &id {
@@ -165,6 +172,22 @@ async fn guarded(mut request: Request, next: Next) -> Response {
         response.headers_mut().insert("x-request-id", id);
     }
     response
+}
+
+fn check_head(request: &Request) -> Result<(), ApiError> {
+    let target = request.uri().path_and_query().map_or(0, |target| target.as_str().len());
+    let headers: usize = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
+    let refuse = |status, code, what: &str, most: usize| {
+        Err(ApiError::new(status, code, format!("the {what} of a request may have {most} bytes; send less")))
+    };
+    if target > TARGET_BYTES_MAX {
+        return refuse(StatusCode::URI_TOO_LONG, "uri_too_long", "path and query", TARGET_BYTES_MAX);
+    }
+    if headers > HEADER_BYTES_MAX {
+        let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+        return refuse(status, "headers_too_large", "headers", HEADER_BYTES_MAX);
+    }
+    Ok(())
 }
 
 fn panicked() -> Response {

@@ -103,7 +103,8 @@ async fn blocking<T: Send + 'static>(
 
 /// A field that nobody reads would be ignored, as would a word without a meaning.
 fn refuse_unknown(ask: &Ask, dialect: Dialect) -> Result<(), ProviderError> {
-    let Some(name) = ask.unknown.keys().next() else { return words::check(ask, dialect) };
+    let for_template = |name: &str| dialect == Dialect::Chat && name == prompt::TEMPLATE_VARIABLES;
+    let Some(name) = ask.unknown.keys().find(|name| !for_template(name)) else { return words::check(ask, dialect) };
     let shown: String = name.escape_debug().take(64).collect();
     let message = format!("the parameter '{shown}' is not known to this server; leave it out");
     Err(refusal("invalid_request", shown, message))

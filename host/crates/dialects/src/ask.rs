@@ -110,7 +110,7 @@ impl Ask {
 impl Ask {
     /// The reasoning effort in the words that the dialects share (`none`, `low` … `max`), however it came.
     /// A budget of tokens becomes the nearest of them; `None`: the provider's default.
-    pub(crate) fn effort(&self) -> Option<&str> {
+    pub fn effort(&self) -> Option<&str> {
         let reasoning = self.reasoning.as_ref()?;
         let word = |field: &str| reasoning.get(field).and_then(Value::as_str);
         if word("type") == Some("disabled") {

@@ -16,6 +16,7 @@ mod items;
 pub mod messages;
 mod openai;
 mod order;
+mod receipt;
 pub mod relay;
 #[cfg(test)]
 mod relay_tests;

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::ask::Ask;
 use crate::dialect::Dialect;
 use crate::openai::error_frames;
+use crate::receipt::reef;
 use crate::reply::{Envelope, Event, Frame, FrameData};
 use crate::sse::SseEvent;
 
@@ -207,10 +208,6 @@ impl Relay {
         let failed = json!({ "response": answer, "sequence_number": next + 1 });
         vec![named("error", error), named("response.failed", failed)]
     }
-}
-
-fn reef(envelope: &Envelope) -> Value {
-    json!({ "agent_record_id": envelope.receipt, "release_id": envelope.release })
 }
 
 fn named(name: &'static str, mut data: Value) -> Frame {

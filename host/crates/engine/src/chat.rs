@@ -33,6 +33,24 @@ const NAME: &str = "chat";
 /// Characters that markers are taken from; a conversation that uses all of them is refused.
 const MARKERS: std::ops::RangeInclusive<char> = '\u{e000}'..='\u{f8ff}';
 
+/// Names that the template's own variables have.
+const TAKEN: [&str; 6] = ["messages", "tools", "xml_tools", "add_generation_prompt", "bos_token", "eos_token"];
+
+/// What else a template reads: `enable_thinking` and the like.
+pub type Variables = serde_json::Map<String, Json>;
+
+/// A conversation as a template gets it.
+#[derive(Debug, Clone, Copy)]
+pub struct Conversation<'a> {
+    /// The turns; an assistant's that says nothing is left out.
+    pub turns: &'a [ChatTurn],
+    /// `{type: "function", function: {name, description, parameters}}`; a template that knows no tools gets them as
+    /// text.
+    pub tools: &'a [Json],
+    /// What the template may ask for besides.
+    pub variables: &'a Variables,
+}
+
 /// A compiled template.
 #[derive(Debug)]
 pub(crate) struct ChatTemplate {
@@ -74,14 +92,17 @@ impl ChatTemplate {
         let (knows_tools, call_format) = (source.contains("tools"), CallFormat::of_template(&source));
         environment.add_template_owned(NAME, without_marks(&source).into_owned())?;
         let mut template = Self { environment, knows_tools, call_format, opens_reasoning: false };
-        // A template that refuses so short a conversation is taken to open nothing.
-        let control = Control::new(&std::collections::BTreeMap::new());
-        template.opens_reasoning = control.is_ok_and(|control| {
-            let turn = ChatTurn { role: "user".to_owned(), content: "?".to_owned(), ..ChatTurn::default() };
-            let text = template.text(&[turn], &[], &Spelling { control: &control, bos: "", eos: "" });
-            text.is_ok_and(|(text, _)| text.trim_end().ends_with("<think>"))
-        });
+        template.opens_reasoning = template.opens(&Variables::new());
         Ok(template)
+    }
+
+    /// A template that refuses so short a conversation is taken to open nothing.
+    fn opens(&self, variables: &Variables) -> bool {
+        let Ok(control) = Control::new(&std::collections::BTreeMap::new()) else { return false };
+        let turn = ChatTurn { role: "user".to_owned(), content: "?".to_owned(), ..ChatTurn::default() };
+        let conversation = Conversation { turns: &[turn], tools: &[], variables };
+        let text = self.text(conversation, &Spelling { control: &control, bos: "", eos: "" });
+        text.is_ok_and(|(text, _)| text.trim_end().ends_with("<think>"))
     }
 
     /// How the model is told to write calls, by its template or by us.
@@ -90,38 +111,43 @@ impl ChatTemplate {
     }
 
     /// Does the prompt end inside of `<think>`, so that the answer begins with reasoning?
-    pub fn opens_reasoning(&self) -> bool {
-        self.opens_reasoning
+    pub fn opens_reasoning(&self, variables: &Variables) -> bool {
+        if variables.is_empty() { self.opens_reasoning } else { self.opens(variables) }
     }
 
     /// Token ids of `messages` and of the start of the assistant's answer, fewer than `context`.
     pub fn render(&self, messages: &[Message], tokenizer: &Tokenizer, context: usize) -> Result<Vec<u32>, EngineError> {
         let turns: Vec<ChatTurn> = messages.iter().map(ChatTurn::from).collect();
-        self.render_turns(&turns, &[], tokenizer, context)
+        let conversation = Conversation { turns: &turns, tools: &[], variables: &Variables::new() };
+        self.render_turns(conversation, tokenizer, context)
     }
 
-    /// Token ids of `turns`, of the `tools` (`{type: "function", function: {name, description, parameters}}`) and of
-    /// the start of the assistant's answer, fewer than `context`. Assistant's turns that say nothing are left out.
+    /// Token ids of the conversation and of the start of the assistant's answer, fewer than `context`.
     pub fn render_turns(
         &self,
-        turns: &[ChatTurn],
-        tools: &[Json],
+        conversation: Conversation<'_>,
         tokenizer: &Tokenizer,
         context: usize,
     ) -> Result<Vec<u32>, EngineError> {
         let spelling = Spelling { control: tokenizer.control(), bos: &tokenizer.bos_text, eos: &tokenizer.eos_text };
-        let (text, marker) = self.text(turns, tools, &spelling)?;
+        let (text, marker) = self.text(conversation, &spelling)?;
         tokenise(&text, tokenizer, marker, context)
     }
 
     /// What the template makes of a conversation, and the marker that breaks the spellings of control tokens in it.
-    fn text(&self, turns: &[ChatTurn], tools: &[Json], spelling: &Spelling) -> Result<(String, char), EngineError> {
+    fn text(&self, conversation: Conversation<'_>, spelling: &Spelling) -> Result<(String, char), EngineError> {
+        let Conversation { turns, tools, variables } = conversation;
+        if let Some(name) = TAKEN.into_iter().find(|name| variables.contains_key(*name)) {
+            return Err(EngineError::Invalid(format!(
+                "chat_template_kwargs: '{name}' is set by the server; leave it out"
+            )));
+        }
         let turns: Vec<ChatTurn> = turns.iter().filter(|turn| !turn.is_silent()).cloned().collect();
         check(&turns)?;
         let (turns, tools) =
             if self.knows_tools { (turns, tools) } else { (turn::without_tools(&turns, tools), [].as_slice()) };
         let turns: Vec<Json> = turns.iter().map(ChatTurn::to_json).collect();
-        let marker = free_marker(turns.iter().chain(tools))
+        let marker = free_marker(turns.iter().chain(tools).chain(variables.values()))
             .ok_or_else(|| EngineError::Invalid("messages: they use every private-use character".to_owned()))?;
         let guard = |text: &str, key: bool| guarded(text, key, spelling.control, marker);
         let messages: Value = turns.iter().map(|turn| message(turn, &guard)).collect();
@@ -130,6 +156,8 @@ impl ChatTemplate {
             [] => Value::from(()),
             tools => tools.iter().map(|tool| python::value_of(tool, &guard)).collect(),
         };
+        let variables =
+            Value::from_pairs(variables.iter().map(|(name, value)| (name.as_str(), python::value_of(value, &guard))));
         let text = self.environment.get_template(NAME).and_then(|template| {
             template.render(context! {
                 messages,
@@ -139,6 +167,7 @@ impl ChatTemplate {
                 add_generation_prompt => true,
                 bos_token => spelling.bos,
                 eos_token => spelling.eos,
+                ..variables
             })
         });
         let text = text.map_err(|e| {

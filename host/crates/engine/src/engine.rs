@@ -8,14 +8,13 @@ use std::sync::{Arc, OnceLock};
 
 use reef_core::Message;
 use reef_cpu::Network;
-use serde_json::Value as Json;
 use tch::Tensor;
 use tokio::sync::mpsc::Receiver;
 
 #[cfg(test)]
 use crate::adapter::Lora;
 use crate::adapter::{Adapter, PAIRS};
-use crate::chat::{ChatTemplate, ChatTurn};
+use crate::chat::{ChatTemplate, Conversation, Variables};
 use crate::checkpoint::{Checkpoint, unsupported};
 use crate::error::EngineError;
 use crate::guide::{Constraint, Guide, Vocabulary};
@@ -201,16 +200,15 @@ impl Engine {
         self.0.template.render(messages, &self.0.tokenizer, self.0.info.context_length)
     }
 
-    /// The same for turns that call tools and answer them; `tools` as `{type: "function", function: {name,
-    /// description, parameters}}`. A template that knows no tools gets them as text.
-    pub fn render_turns(&self, turns: &[ChatTurn], tools: &[Json]) -> Result<Vec<u32>, EngineError> {
-        self.0.template.render_turns(turns, tools, &self.0.tokenizer, self.0.info.context_length)
+    /// The same for turns that call tools and answer them.
+    pub fn render_turns(&self, conversation: Conversation<'_>) -> Result<Vec<u32>, EngineError> {
+        self.0.template.render_turns(conversation, &self.0.tokenizer, self.0.info.context_length)
     }
 
-    /// Takes answers apart into text, reasoning and calls, as this model writes them; calls only where there are
-    /// `tools`.
-    pub fn answer_parser(&self, tools: bool) -> AnswerParser {
-        AnswerParser::new(self.call_format(), tools, self.opens_reasoning())
+    /// Takes answers apart into text, reasoning and calls, as this model writes them after a prompt with these
+    /// variables; calls only where there are `tools`.
+    pub fn answer_parser(&self, tools: bool, variables: &Variables) -> AnswerParser {
+        AnswerParser::new(self.call_format(), tools, self.opens_reasoning(variables))
     }
 
     /// How this model writes calls.
@@ -219,8 +217,8 @@ impl Engine {
     }
 
     /// Do answers begin inside of the model's reasoning, because the prompt opens it?
-    pub fn opens_reasoning(&self) -> bool {
-        self.0.template.opens_reasoning()
+    pub fn opens_reasoning(&self, variables: &Variables) -> bool {
+        self.0.template.opens_reasoning(variables)
     }
 
     /// Compiles what an answer must match. Blocks for milliseconds, the first time for a quarter of a second.

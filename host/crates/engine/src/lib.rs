@@ -33,7 +33,7 @@ mod tool_calls;
 pub mod train;
 
 pub use adapter::{Adapter, LayerLora, Lora, Pair};
-pub use chat::{ChatCall, ChatTurn, MESSAGES_MAX};
+pub use chat::{ChatCall, ChatTurn, Conversation, MESSAGES_MAX, Variables};
 pub use engine::{Engine, EngineConfig, EngineStats, ModelInfo, ServingLoad};
 pub use error::EngineError;
 pub use frozen::Frozen;

@@ -13,7 +13,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{StreamExt, StreamMap};
 
 use super::constraint::dead_end;
-use super::prompt::functions;
+use super::prompt::{functions, variables};
 use crate::provider::{Heard, ProviderError};
 
 /// Events that wait for a slow reader; the engine's own channels hold the rest of the answer.
@@ -46,7 +46,7 @@ impl Speakers {
             speakers.push(Speaker {
                 number: u32::try_from(number).unwrap_or(u32::MAX),
                 call_prefix: if number == 0 { format!("call_{id}") } else { format!("call_{id}_{number}") },
-                parser: parses.then(|| engine.answer_parser(tools)),
+                parser: parses.then(|| engine.answer_parser(tools, &variables(ask))),
                 single_call: ask.parallel_calls == Some(false),
                 shown: ask.logprobs.unwrap_or(0) as usize,
                 ..Speaker::default()

@@ -7,7 +7,7 @@ use reef_dialects::{Ask, Dialect, Format, Tool, ToolChoice};
 use reef_engine::{CallFormat, Constraint, Engine, Guide, WHITE_SPACE};
 use serde_json::{Value, json};
 
-use super::prompt::functions;
+use super::prompt::{functions, variables};
 use super::{ProviderError, refusal, refused};
 
 /// Functions whose schemas are compiled together; with more, only those of strict ones are.
@@ -34,7 +34,7 @@ const LLAMA_3: Form = Form { open: "{\"name\": ", middle: ", \"parameters\": ", 
 /// The guide of an answer; none if it is free. Blocks while it is compiled.
 pub(super) fn guide(engine: &Engine, ask: &Ask, dialect: Dialect) -> Result<Option<Guide>, ProviderError> {
     let must_call = matches!(ask.tool_choice, ToolChoice::Required | ToolChoice::Named(_));
-    let (thinks, form) = (engine.opens_reasoning(), form_of(engine));
+    let (thinks, form) = (engine.opens_reasoning(&variables(ask)), form_of(engine));
     let callable: Vec<&Tool> = functions(ask).filter(|tool| is_choice(ask, tool)).collect();
     let strict = form.is_some() && callable.iter().any(|tool| tool.strict);
     if ask.format == Format::Text && !must_call && !strict {

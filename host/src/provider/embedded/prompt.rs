@@ -5,10 +5,13 @@
 use std::collections::HashMap;
 
 use reef_dialects::{Ask, Dialect, Input, Part, Role, Tool, ToolChoice, Turn};
-use reef_engine::{ChatCall, ChatTurn, Engine};
+use reef_engine::{ChatCall, ChatTurn, Conversation, Engine, Variables};
 use serde_json::{Value, json};
 
 use super::{ProviderError, conversation, refusal, refused};
+
+/// The field of chat completions in which other servers of open models take variables of the template.
+pub(super) const TEMPLATE_VARIABLES: &str = "chat_template_kwargs";
 
 /// Token ids of the prompt. Blocks while it is tokenised.
 pub(super) fn render(engine: &Engine, ask: &Ask, dialect: Dialect) -> Result<Vec<u32>, ProviderError> {
@@ -18,11 +21,13 @@ pub(super) fn render(engine: &Engine, ask: &Ask, dialect: Dialect) -> Result<Vec
         Input::Turns(turns) => {
             let tools: Vec<Value> = functions(ask).map(definition).collect();
             let (turns, begun) = begun(turns, dialect);
-            if !begun.is_empty() && engine.opens_reasoning() {
+            let variables = variables(ask);
+            if !begun.is_empty() && engine.opens_reasoning(&variables) {
                 let message = "this model thinks before it answers, so its answer cannot be begun for it; end with a turn of the user";
                 return Err(refusal("invalid_request", conversation(dialect), message));
             }
-            let rendered = engine.render_turns(&chat_turns(turns, dialect)?, &tools);
+            let turns = chat_turns(turns, dialect)?;
+            let rendered = engine.render_turns(Conversation { turns: &turns, tools: &tools, variables: &variables });
             rendered.and_then(|prompt| Ok([prompt, engine.encode(&begun)?].concat()))
         }
     };
@@ -39,6 +44,17 @@ fn begun(turns: &[Turn], dialect: Dialect) -> (&[Turn], String) {
         Some(text) if last.role == Role::Assistant && !before.is_empty() => (before, text),
         _ => whole,
     }
+}
+
+/// What the model's template reads besides the conversation. Templates of models that may think ask for
+/// `enable_thinking`; no effort at all means that they shall not.
+pub(super) fn variables(ask: &Ask) -> Variables {
+    let given = ask.unknown.get(TEMPLATE_VARIABLES).and_then(Value::as_object);
+    let mut variables = given.cloned().unwrap_or_default();
+    if ask.effort() == Some("none") && !variables.contains_key("enable_thinking") {
+        variables.insert("enable_thinking".to_owned(), json!(false));
+    }
+    variables
 }
 
 /// The functions that the model may call.

@@ -5,7 +5,12 @@
 use reef_dialects::{Ask, Dialect};
 use serde_json::Value;
 
+use super::prompt::TEMPLATE_VARIABLES;
 use super::{ProviderError, refusal};
+
+/// Variables of the model's template that a request may set, and bytes of a name.
+const VARIABLES_MAX: usize = 64;
+const NAME_BYTES_MAX: usize = 64;
 
 const OPENAI_EFFORTS: [&str; 6] = ["none", "minimal", "low", "medium", "high", "xhigh"];
 const ANTHROPIC_EFFORTS: [&str; 5] = ["low", "medium", "high", "xhigh", "max"];
@@ -27,7 +32,10 @@ pub(super) fn check(ask: &Ask, dialect: Dialect) -> Result<(), ProviderError> {
     let reasoning = ask.reasoning.as_ref();
     let field = |name: &str| reasoning.and_then(|reasoning| reasoning.get(name)).and_then(Value::as_str);
     match dialect {
-        Dialect::Chat => known("reasoning_effort", reasoning.and_then(Value::as_str), &OPENAI_EFFORTS),
+        Dialect::Chat => {
+            known("reasoning_effort", reasoning.and_then(Value::as_str), &OPENAI_EFFORTS)?;
+            template_variables(ask.unknown.get(TEMPLATE_VARIABLES))
+        }
         Dialect::Completions => Ok(()),
         Dialect::Messages => {
             known("thinking.type", field("type"), &THINKING)?;
@@ -40,6 +48,18 @@ pub(super) fn check(ask: &Ask, dialect: Dialect) -> Result<(), ProviderError> {
             calls_max(ask.descriptive.get("max_tool_calls"))
         }
     }
+}
+
+fn template_variables(given: Option<&Value>) -> Result<(), ProviderError> {
+    let fits = |name: &String| name.len() <= NAME_BYTES_MAX && !name.is_empty();
+    let object =
+        given.map(|value| value.as_object().is_some_and(|map| map.len() <= VARIABLES_MAX && map.keys().all(fits)));
+    if object != Some(false) {
+        return Ok(());
+    }
+    let message =
+        format!("{TEMPLATE_VARIABLES} must be an object of up to {VARIABLES_MAX} names of 1 to {NAME_BYTES_MAX} bytes");
+    Err(refusal("invalid_request", TEMPLATE_VARIABLES, message))
 }
 
 fn known(param: &str, word: Option<&str>, words: &[&str]) -> Result<(), ProviderError> {
@@ -91,6 +111,8 @@ mod tests {
             (Dialect::Responses, json!({ "reasoning": { "effort": "x" } }), "reasoning.effort"),
             (Dialect::Responses, json!({ "include": ["everything"] }), "include"),
             (Dialect::Responses, json!({ "max_tool_calls": 0 }), "max_tool_calls"),
+            (Dialect::Chat, json!({ "chat_template_kwargs": [] }), "chat_template_kwargs"),
+            (Dialect::Chat, json!({ "chat_template_kwargs": { "": 1 } }), "chat_template_kwargs"),
         ] {
             assert_eq!(param(dialect, extra.clone()).as_deref(), Some(at), "{extra}");
         }
@@ -105,6 +127,8 @@ mod tests {
                 None
             );
         }
+        let variables = json!({ "chat_template_kwargs": { "enable_thinking": false } });
+        assert_eq!(param(Dialect::Chat, variables), None);
         let thinking = json!({ "thinking": { "type": "enabled", "budget_tokens": 1024 } });
         assert_eq!(param(Dialect::Messages, thinking), None);
         let agents = json!({ "include": ["reasoning.encrypted_content"], "max_tool_calls": 3, "reasoning": null });

@@ -31,8 +31,8 @@ pub(super) const READ: [&str; 12] = [
 pub fn parse(body: &Map<String, Value>) -> Result<Ask, Refusal> {
     refuse_older_forms(body)?;
     let turns = turns::turns(body)?;
-    let tools = tools::tools(body)?;
-    let tool_choice = tools::choice(body)?;
+    let mut tools = tools::tools(body)?;
+    let tool_choice = tools::choice(body, &mut tools)?;
     match &tool_choice {
         ToolChoice::Required if tools.is_empty() => {
             return Err(Refusal::new("tool_choice", "tool_choice needs tools; send at least one"));

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use crate::ask::{Refusal, Tool, ToolChoice};
 use crate::fields::{flag, present, text};
-use crate::items::{named, object, only, required};
+use crate::items::{list, named, object, only, required};
 
 const TOOLS_MAX: usize = 4096;
 
@@ -64,24 +64,49 @@ fn no_parameters() -> Value {
     json!({ "type": "object", "properties": {} })
 }
 
-/// Reads `tool_choice`.
-pub(super) fn choice(body: &Map<String, Value>) -> Result<ToolChoice, Refusal> {
-    let wrong = || {
-        let forms = "auto, none, required or {\"type\":\"function\",\"function\":{\"name\":…}}";
-        Refusal::new("tool_choice", format!("tool_choice must be {forms}"))
+/// Reads `tool_choice`. `allowed_tools` leaves only those in `tools`: what the model is not told of, it cannot call.
+pub(super) fn choice(body: &Map<String, Value>, tools: &mut Vec<Tool>) -> Result<ToolChoice, Refusal> {
+    let value = match present(body, "tool_choice") {
+        None => return Ok(ToolChoice::Auto),
+        Some(Value::String(word)) => return word_choice(word, "tool_choice"),
+        Some(value) => value,
     };
-    match present(body, "tool_choice") {
-        None => Ok(ToolChoice::Auto),
-        Some(Value::String(word)) => match word.as_str() {
-            "auto" => Ok(ToolChoice::Auto),
-            "none" => Ok(ToolChoice::None),
-            "required" => Ok(ToolChoice::Required),
-            _ => Err(wrong()),
-        },
-        Some(value) => match (value.get("type").and_then(Value::as_str), value.pointer("/function/name")) {
-            (Some("function"), Some(Value::String(name))) => Ok(ToolChoice::Named(name.clone())),
-            _ => Err(wrong()),
-        },
+    match value.get("type").and_then(Value::as_str) {
+        Some("function") => name_of(value, "tool_choice").map(ToolChoice::Named),
+        Some("allowed_tools") => {
+            let at = "tool_choice.allowed_tools";
+            let fields = object(value.get("allowed_tools").unwrap_or(&Value::Null), at)?;
+            let allowed = list(fields, "tools", TOOLS_MAX).map_err(|refusal| refusal.under(at))?;
+            let name = |(index, tool)| name_of(tool, &format!("{at}.tools[{index}]"));
+            let allowed = allowed.iter().enumerate().map(name).collect::<Result<Vec<String>, _>>()?;
+            tools.retain(|tool| allowed.iter().any(|name| tool.is(name)));
+            word_choice(&required(fields, "mode", at)?, "tool_choice.allowed_tools.mode")
+        }
+        _ => word_choice("", "tool_choice"),
+    }
+}
+
+fn word_choice(word: &str, at: &str) -> Result<ToolChoice, Refusal> {
+    match word {
+        "auto" => Ok(ToolChoice::Auto),
+        "none" => Ok(ToolChoice::None),
+        "required" => Ok(ToolChoice::Required),
+        _ => Err(Refusal::new(
+            at,
+            format!("{at} must be auto, none, required or an object of type function or allowed_tools"),
+        )),
+    }
+}
+
+/// The name in `{"type":"function","function":{"name":…}}`; of a tool of another type, the type.
+fn name_of(value: &Value, at: &str) -> Result<String, Refusal> {
+    let fields = object(value, at)?;
+    match required(fields, "type", at)?.as_str() {
+        "function" => {
+            let at = format!("{at}.function");
+            named(object(fields.get("function").unwrap_or(&Value::Null), &at)?, "name", &at)
+        }
+        kind => Ok(kind.to_owned()),
     }
 }
 

@@ -14,7 +14,7 @@ const STOPS_MAX: usize = 16;
 const STOP_BYTES_MAX: usize = 256;
 
 /// Fields that are read below.
-const READ: [&str; 13] = [
+const READ: [&str; 14] = [
     "model",
     "messages",
     "system",
@@ -28,6 +28,7 @@ const READ: [&str; 13] = [
     "tool_choice",
     "thinking",
     "output_config",
+    "return_token_ids",
 ];
 /// Fields that describe the client or the billing and change nothing in the answer.
 const DESCRIPTIVE: [&str; 8] = [
@@ -85,6 +86,7 @@ pub fn parse_count_tokens(body: &Map<String, Value>) -> Result<Ask, Refusal> {
         stop: stops(body)?,
         reasoning: reasoning(body, effort)?,
         stream: flag(body, "stream")?.unwrap_or(false),
+        return_token_ids: flag(body, "return_token_ids")?.unwrap_or(false),
         descriptive,
         unknown,
         ..Ask::new(model(body)?, Input::Turns(content::turns(body)?))

@@ -4,10 +4,11 @@ use serde_json::{Value, json};
 
 use super::{arguments, write};
 use crate::ask::{Ask, Part};
+use crate::receipt::reef_of;
 use crate::reply::{Choice, Envelope, Reply, Stop, Usage};
 
 /// The answer of `POST /v1/messages`; the dialect has one choice.
-pub fn whole(_ask: &Ask, envelope: &Envelope, reply: &Reply) -> Value {
+pub fn whole(ask: &Ask, envelope: &Envelope, reply: &Reply) -> Value {
     let nothing = Choice::default();
     let choice = reply.choices.first().unwrap_or(&nothing);
     let mut content: Vec<Value> = choice.parts.iter().filter_map(block).collect();
@@ -19,7 +20,7 @@ pub fn whole(_ask: &Ask, envelope: &Envelope, reply: &Reply) -> Value {
     message["stop_reason"] = reason;
     message["stop_sequence"] = sequence;
     message["usage"] = usage(&reply.usage.unwrap_or_default());
-    message["reef"] = reef(envelope);
+    message["reef"] = reef_of(ask, envelope, reply);
     message
 }
 
@@ -39,11 +40,6 @@ pub(super) fn head(envelope: &Envelope) -> Value {
         "stop_reason": null,
         "stop_sequence": null,
     })
-}
-
-/// The receipt.
-pub(super) fn reef(envelope: &Envelope) -> Value {
-    json!({ "agent_record_id": envelope.receipt, "release_id": envelope.release })
 }
 
 /// The dialect counts cached tokens apart from the others.

@@ -7,12 +7,14 @@ use serde_json::{Value, json};
 use super::{REDACTED, whole};
 use crate::ask::Ask;
 use crate::order::{Block, InOrder, Step};
+use crate::receipt::Ids;
 use crate::reply::{Envelope, Event, Frame, FrameData, Stop, Usage};
 
 /// Writes one answer.
 #[derive(Debug)]
 pub struct Writer {
     envelope: Envelope,
+    ids: Ids,
     order: InOrder,
     /// Number of the open block, or of the next.
     index: u32,
@@ -28,9 +30,10 @@ pub struct Writer {
 
 impl Writer {
     /// The writer of an answer to `ask`.
-    pub fn new(_ask: &Ask, envelope: Envelope) -> Self {
+    pub fn new(ask: &Ask, envelope: Envelope) -> Self {
         Self {
             envelope,
+            ids: Ids::new(ask),
             order: InOrder::new(),
             index: 0,
             delta: ("text_delta", "text"),
@@ -49,6 +52,7 @@ impl Writer {
         if self.ended {
             return frames;
         }
+        self.ids.push(event);
         match event {
             Event::Started { prompt } => self.start(prompt.as_ref().map_or(0, Vec::len), &mut frames),
             Event::Delta { choice: 0, pieces, .. } if self.stop.is_none() => {
@@ -83,7 +87,7 @@ impl Writer {
                 "usage": whole::usage(&self.usage),
             }),
         ));
-        frames.push(frame("message_stop", json!({ "reef": whole::reef(&self.envelope) })));
+        frames.push(frame("message_stop", json!({ "reef": self.ids.reef(&self.envelope) })));
         frames
     }
 

@@ -4,6 +4,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::ask::Ask;
+use crate::receipt::reef;
 use crate::reply::{Envelope, Frame, FrameData, Stop, TokenInfo, Usage};
 
 /// What OpenAI sends for a probability of 0, whose logarithm JSON cannot say.
@@ -40,7 +41,7 @@ impl Frames {
 
     /// `reef`: the receipt, and what answered.
     pub(crate) fn reef(&self) -> Value {
-        json!({ "agent_record_id": self.envelope.receipt, "release_id": self.envelope.release })
+        reef(&self.envelope)
     }
 
     /// After the finish reasons: the receipt, usage if asked for and known, the end. Usage is the last chunk, since OpenAI's SDK

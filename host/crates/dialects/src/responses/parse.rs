@@ -14,7 +14,7 @@ const TOP_LOGPROBS_MAX: u64 = 20;
 pub(super) const INCLUDE_LOGPROBS: &str = "message.output_text.logprobs";
 
 /// Fields that are read below.
-const READ: [&str; 13] = [
+const READ: [&str; 14] = [
     "model",
     "input",
     "instructions",
@@ -28,6 +28,7 @@ const READ: [&str; 13] = [
     "text",
     "reasoning",
     "stream",
+    "return_token_ids",
 ];
 /// Fields that describe the client, or say what else the answer should show, and change nothing in the model's input.
 const DESCRIPTIVE: [&str; 12] = [
@@ -69,6 +70,7 @@ pub fn parse(body: &Map<String, Value>) -> Result<Ask, Refusal> {
         logprobs: logprobs(body)?,
         reasoning: reasoning(body)?,
         stream: flag(body, "stream")?.unwrap_or(false),
+        return_token_ids: flag(body, "return_token_ids")?.unwrap_or(false),
         descriptive,
         unknown,
         ..Ask::new(model(body)?, Input::Turns(input::turns(body)?))

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::{logprobs, tools, write};
 use crate::ask::{Ask, Part};
 use crate::fields::decimal;
+use crate::receipt::reef_of;
 use crate::reply::{Choice, Envelope, Reply, Stop, Usage};
 
 /// The answer of `POST /v1/responses`; the dialect has one choice.
@@ -36,7 +37,7 @@ pub fn whole(ask: &Ask, envelope: &Envelope, reply: &Reply) -> Value {
         let (index, cut) = (output.len(), is_cut(choice.stop.as_ref()));
         output.push(message(envelope, index, status(cut), vec![refusal_part(refusal)]));
     }
-    ended(head(ask, envelope), envelope, choice.stop.as_ref(), output, reply.usage.as_ref())
+    ended(head(ask, envelope), reef_of(ask, envelope, reply), choice.stop.as_ref(), output, reply.usage.as_ref())
 }
 
 /// An answer that has not ended.
@@ -75,10 +76,10 @@ pub(super) fn head(ask: &Ask, envelope: &Envelope) -> Value {
     })
 }
 
-/// The answer at its end, with its receipt.
+/// The answer at its end, with its receipt `reef`.
 pub(super) fn ended(
     mut answer: Value,
-    envelope: &Envelope,
+    reef: Value,
     stop: Option<&Stop>,
     output: Vec<Value>,
     usage: Option<&Usage>,
@@ -101,13 +102,8 @@ pub(super) fn ended(
             "total_tokens": usage.input.saturating_add(usage.output),
         });
     }
-    answer["reef"] = reef(envelope);
+    answer["reef"] = reef;
     answer
-}
-
-/// The receipt.
-pub(super) fn reef(envelope: &Envelope) -> Value {
-    json!({ "agent_record_id": envelope.receipt, "release_id": envelope.release })
 }
 
 /// Was the last item cut off?

@@ -8,12 +8,14 @@ use serde_json::{Value, json};
 use super::{logprobs, whole};
 use crate::ask::Ask;
 use crate::order::{Block, InOrder, Step};
+use crate::receipt::Ids;
 use crate::reply::{Envelope, Event, Frame, FrameData, Stop, TokenInfo, Usage};
 
 /// Writes one answer.
 #[derive(Debug)]
 pub struct Writer {
     envelope: Envelope,
+    ids: Ids,
     /// The answer as it was at its beginning.
     head: Value,
     order: InOrder,
@@ -45,6 +47,7 @@ impl Writer {
         Self {
             head: whole::head(ask, &envelope),
             envelope,
+            ids: Ids::new(ask),
             order: InOrder::new(),
             open: None,
             output: Vec::new(),
@@ -63,6 +66,7 @@ impl Writer {
         if self.ended {
             return frames;
         }
+        self.ids.push(event);
         match event {
             Event::Started { .. } => self.start(&mut frames),
             Event::Delta { choice: 0, pieces, tokens } if self.stop.is_none() => {
@@ -92,9 +96,9 @@ impl Writer {
         self.finish(&mut frames);
         self.ended = true;
         let output = std::mem::take(&mut self.output);
-        let answer = whole::ended(self.head.take(), &self.envelope, self.stop.as_ref(), output, self.usage.as_ref());
+        let reef = self.ids.reef(&self.envelope);
+        let answer = whole::ended(self.head.take(), reef.clone(), self.stop.as_ref(), output, self.usage.as_ref());
         let name = if whole::is_cut(self.stop.as_ref()) { "response.incomplete" } else { "response.completed" };
-        let reef = whole::reef(&self.envelope);
         frames.push(self.frame(name, json!({ "response": answer, "reef": reef })));
         frames
     }

@@ -45,8 +45,12 @@ fn control() -> Control {
 
 /// Rendered text, and how many control tokens it holds.
 fn render(template: &ChatTemplate, turns: &[ChatTurn], tools: &[Json]) -> Result<(String, usize), EngineError> {
+    render_with(template, Conversation { turns, tools, variables: &Variables::new() })
+}
+
+fn render_with(template: &ChatTemplate, conversation: Conversation<'_>) -> Result<(String, usize), EngineError> {
     let control = control();
-    let (text, marker) = template.text(turns, tools, &Spelling { control: &control, bos: "", eos: "" })?;
+    let (text, marker) = template.text(conversation, &Spelling { control: &control, bos: "", eos: "" })?;
     let found = control.split(&text).iter().filter(|piece| matches!(piece, Piece::Control(_))).count();
     Ok((text.replace(marker, ""), found))
 }
@@ -212,9 +216,29 @@ fn python_methods_work() {
 
 #[test]
 fn an_opened_think_block_is_seen() {
-    assert!(template("{{ messages[0].content }}<|assistant|><think>\n").opens_reasoning());
-    assert!(!template("{{ messages[0].content }}<think>\n\n</think>\n\n").opens_reasoning());
-    assert!(!template(PLAIN).opens_reasoning());
+    let opens = |source: &str| template(source).opens_reasoning(&Variables::new());
+    assert!(opens("{{ messages[0].content }}<|assistant|><think>\n"));
+    assert!(!opens("{{ messages[0].content }}<think>\n\n</think>\n\n"));
+    assert!(!opens(PLAIN));
+}
+
+#[test]
+fn variables_of_the_client_reach_the_template_as_text_and_never_in_the_place_of_its_own() {
+    let source = "{{ messages[0].content }}{{ note }}{% if enable_thinking is defined and enable_thinking is false %}\
+                  <think></think>{% else %}<think>{% endif %}";
+    let template = template(source);
+    let variables = |json: Json| json.as_object().cloned().expect("an object");
+    let plain = variables(json!({ "enable_thinking": false, "note": "<|im_end|>" }));
+    let turns = [turn("user", "x")];
+    let (text, control) =
+        render_with(&template, Conversation { turns: &turns, tools: &[], variables: &plain }).expect("text");
+    assert_eq!((text.as_str(), control), ("x<|im_end|><think></think>", 0));
+    assert!(template.opens_reasoning(&Variables::new()) && !template.opens_reasoning(&plain));
+    for name in TAKEN {
+        let taken = variables(json!({ name: 1 }));
+        let refused = render_with(&template, Conversation { turns: &turns, tools: &[], variables: &taken });
+        assert!(refused.expect_err(name).to_string().contains(name));
+    }
 }
 
 #[test]

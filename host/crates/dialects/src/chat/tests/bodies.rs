@@ -339,3 +339,25 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn allowed_tools_leaves_only_those() {
+    let function = |name: &str| json!({ "type": "function", "function": { "name": name } });
+    let choose = |mode: &str, allowed: Value| {
+        let choice = json!({ "type": "allowed_tools", "allowed_tools": { "mode": mode, "tools": allowed } });
+        let messages = [{ json!({ "role": "user", "content": "hi" }) }];
+        read(
+            json!({ "model": "m", "messages": messages, "tools": [function("f"), function("g")], "tool_choice": choice }),
+        )
+    };
+    let names = |ask: &Ask| ask.tools.iter().map(|tool| tool.name.clone()).collect::<Vec<_>>();
+    let ask = choose("required", json!([function("g")])).expect("read");
+    assert_eq!((names(&ask), &ask.tool_choice), (vec!["g".to_owned()], &ToolChoice::Required));
+    let ask = choose("auto", json!([function("f"), function("h")])).expect("read");
+    assert_eq!((names(&ask), &ask.tool_choice), (vec!["f".to_owned()], &ToolChoice::Auto));
+    let param = |mode: &str, allowed: Value| choose(mode, allowed).expect_err("refused").param;
+    assert_eq!(param("maybe", json!([function("f")])), "tool_choice.allowed_tools.mode");
+    assert_eq!(param("required", json!([function("h")])), "tool_choice");
+    assert_eq!(param("auto", json!([{ "type": "function" }])), "tool_choice.allowed_tools.tools[0].function");
+    assert_eq!(param("auto", json!(3)), "tool_choice.allowed_tools.tools");
+}
