@@ -173,9 +173,9 @@ pub enum ScenarioError {
     /// No such release in this scenario.
     #[error("release {0} is not a release of this scenario; list them with GET /reef/scenarios/{{scenario}}/releases")]
     UnknownRelease(ReleaseId),
-    /// A new scenario can only start from its own base.
-    #[error("scenario '{scenario}' is new and has no release {release}; leave x-reef-release-id out")]
-    ForeignBase {
+    /// It began with something else than is asked for.
+    #[error("scenario '{scenario}' exists and did not begin with release {release}; name a new scenario")]
+    OtherBase {
         /// The scenario.
         scenario: ScenarioName,
         /// What was asked for.
@@ -309,25 +309,30 @@ impl Scenarios {
         found
     }
 
-    /// Creates a scenario, or returns the existing one with `false`.
+    /// Creates a scenario, which begins with the base or as a copy of the release, or returns the existing one with
+    /// `false`.
     pub async fn create(
         &self,
         key: ScenarioKey,
         settings: Option<ScenarioSettings>,
+        from: Option<&Release>,
     ) -> Result<(Arc<Scenario>, bool), ScenarioError> {
         if let Ok(existing) = self.get(&key.0, &key.1).await {
-            return Ok((existing, false));
+            return self.check_begin(&existing, from).await.map(|()| (existing, false));
         }
         // One creation at a time keeps two first requests from minting two base releases.
         let _creating = self.creating.lock().await;
         if let Ok(existing) = self.get(&key.0, &key.1).await {
-            return Ok((existing, false));
+            return self.check_begin(&existing, from).await.map(|()| (existing, false));
         }
         if self.open.read().await.keys().filter(|(tenant, _)| *tenant == key.0).count() >= self.per_tenant_max {
             return Err(ScenarioError::TooMany(self.per_tenant_max));
         }
         let settings = settings.unwrap_or_else(|| self.defaults.clone());
-        self.store.create_scenario(&key.0, &key.1, &settings, now_ms()).await?;
+        match from {
+            Some(from) => self.mint_fork(&key, &settings, from).await?,
+            None => drop(self.store.create_scenario(&key.0, &key.1, &settings, now_ms()).await?),
+        }
         // A creation that was cut off earlier has left settings of its own.
         let stored = self.store.scenario(&key.0, &key.1).await?.map_or(settings, |row| row.settings);
         let scenario = self.open_existing(key, stored).await?;
@@ -413,16 +418,22 @@ impl Scenarios {
         Ok(())
     }
 
-    /// Weights and identity for a request that pins a retained release.
+    /// Weights and identity for a request that pins a retained release. A scenario that began as a copy of `id` answers
+    /// with that copy: clients go on to send what they created it with.
     pub async fn pinned(&self, scenario: &Scenario, id: &ReleaseId) -> Result<Served, ScenarioError> {
-        let listed = self.store.release(&scenario.key.0, &scenario.key.1, id).await?;
+        let listed = match self.store.release(&scenario.key.0, &scenario.key.1, id).await? {
+            Some(listed) => Some(listed),
+            None => {
+                self.first_release(scenario).await?.filter(|first| first.release.manifest.parent.as_ref() == Some(id))
+            }
+        };
         let retained = listed.filter(|listed| {
             // A harness has no weights: it would be served as the base model.
             listed.release.manifest.surface == Surface::Weights
                 && matches!(listed.status, ReleaseStatus::Served | ReleaseStatus::Retained)
         });
         let release = retained.ok_or_else(|| ScenarioError::UnknownRelease(id.clone()))?.release;
-        let weights = self.weights.load(id).await?;
+        let weights = self.weights.load(&release.release_id).await?;
         Ok(Served::new(release, weights, None))
     }
 }

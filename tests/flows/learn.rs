@@ -5,7 +5,7 @@ use std::process::Command;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::support::{Caller, TestHost, poll, sao};
+use crate::support::{Caller, MODEL, TestHost, poll, sao};
 
 /// A recipe configuration that trains at once on few samples.
 pub fn quick() -> Value {
@@ -75,10 +75,13 @@ async fn feedback_becomes_a_release_that_serves_survives_a_restart_and_can_be_ro
     let learned = greedy(&caller, "Tell me a fact.").await;
     assert_ne!(learned, before);
     clone_holds_the_adapter(&host, &releases[0]);
+    fork_begins_with(&host, &releases[0], &learned).await;
 
     let host = TestHost::start_in(host.stop().await, |config| config.recipe = Some(sao())).await;
     let caller = host.caller("learner");
     assert_eq!(greedy(&caller, "Tell me a fact.").await, learned, "the restart serves the same adapter");
+    assert_eq!(greedy(&host.caller("fork"), "Tell me a fact.").await, learned, "and so does the fork");
+    assert_eq!(greedy(&host.caller("bystander"), "Tell me a fact.").await, before, "others begin with the base");
 
     let rolled = caller.post(&caller.path("/rollback"), json!({ "release_id": base["release_id"] })).await.ok().body;
     assert_eq!(rolled["content_id"], base["content_id"]);
@@ -94,6 +97,23 @@ async fn feedback_becomes_a_release_that_serves_survives_a_restart_and_can_be_ro
         .ok();
     assert_eq!(pinned.body["choices"][0]["logprobs"].to_string(), learned, "a pinned release answers as it did");
     host.stop().await;
+}
+
+/// A new scenario whose first request names the release has its weights as its own first release.
+async fn fork_begins_with(host: &TestHost, release: &Value, learned: &str) {
+    let fork = host.caller("fork");
+    let body = json!({ "model": MODEL, "messages": [{ "role": "user", "content": "Tell me a fact." }], "temperature": 0,
+        "max_tokens": 16, "logprobs": true });
+    for _ in 0..2 {
+        let id = release["release_id"].as_str().expect("an id");
+        let request = fork.request(reqwest::Method::POST, "/v1/chat/completions").header("x-reef-release-id", id);
+        let answer = fork.send(request.json(&body)).await.ok();
+        assert_eq!(answer.body["choices"][0]["logprobs"].to_string(), learned);
+        let own = fork.releases().await;
+        assert_eq!((own.len(), &own[0]["release_id"]), (1, &json!(answer.release())));
+        assert_eq!((&own[0]["content_id"], &own[0]["sequence"]), (&release["content_id"], &json!(0)));
+        assert_eq!((&own[0]["parent"], &own[0]["origin"]["kind"]), (&release["release_id"], &json!("base")));
+    }
 }
 
 /// What anybody can do with ordinary tools: clone, fetch the weights, look at the history.

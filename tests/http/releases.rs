@@ -84,3 +84,21 @@ async fn a_release_is_told_with_its_step_and_an_unknown_one_is_404() {
     assert_eq!(unknown.status, StatusCode::NOT_FOUND);
     assert!(caller.get(&caller.path("/releases/short")).await.status.is_client_error());
 }
+
+#[tokio::test]
+async fn a_new_scenario_begins_with_a_release_in_the_callers_reach_or_not_at_all() {
+    let (source, fork) = (shared(), shared());
+    let release = source.chat("hi", json!({})).await.ok().release();
+    let create = |id: &str| json!({ "scenario": fork.scenario, "release_id": id });
+    let unknown = fork.post("/reef/scenarios", create(&"1".repeat(40))).await;
+    assert_eq!(unknown.status, StatusCode::NOT_FOUND, "{}", unknown.body);
+    assert_eq!(fork.get(&fork.path("")).await.status, StatusCode::NOT_FOUND, "nothing came into being");
+    assert_eq!(fork.post("/reef/scenarios", create(&release)).await.status, StatusCode::CREATED);
+    assert_eq!(fork.post("/reef/scenarios", create(&release)).await.status, StatusCode::OK);
+    let own = fork.releases().await;
+    assert_eq!((own.len(), &own[0]["parent"]), (1, &json!(release)));
+    let other = fork.post("/reef/scenarios", create(own[0]["release_id"].as_str().expect("an id"))).await;
+    assert_eq!(other.status, StatusCode::CONFLICT, "{}", other.body);
+    let changed = fork.post(&fork.path("/update"), json!({ "release_id": release })).await;
+    assert_eq!((changed.status, &changed.body["error"]["param"]), (StatusCode::BAD_REQUEST, &json!("release_id")));
+}

@@ -8,7 +8,7 @@ use axum::extract::{FromRef, FromRequestParts};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use reef_core::{DecidedBy, ReleaseId, ScenarioName, Tag, TenantId};
+use reef_core::{DecidedBy, Release, ReleaseId, ScenarioName, Tag, TenantId};
 use reef_dialects::Dialect;
 use reef_intake::{CALL_HEADERS, SESSION_HEADERS, named_session};
 use reef_store::{ROLLOUT_TAG, ROLLOUT_UNIT_TAG};
@@ -18,6 +18,7 @@ use super::error::ApiError;
 use crate::auth::{Auth, Principal};
 use crate::config::Scope;
 use crate::provider::anthropic_headers;
+use crate::scenarios::{ScenarioError, Scenarios};
 
 /// Bytes of one tag or session value.
 const TAG_VALUE_BYTES_MAX: usize = 512;
@@ -96,6 +97,15 @@ impl Caller {
     /// Is this scenario within the token's reach?
     pub fn sees(&self, name: &ScenarioName) -> bool {
         self.principal.sees(name)
+    }
+
+    /// The release of a scenario in this token's reach that a new one may begin with.
+    pub async fn beginning(&self, scenarios: &Scenarios, release: &ReleaseId) -> Result<Release, ApiError> {
+        let found = scenarios.beginning(self.tenant(), release).await?;
+        if self.sees(&found.manifest.scenario) {
+            return Ok(found);
+        }
+        Err(ScenarioError::UnknownRelease(release.clone()).into())
     }
 
     fn read(headers: &HeaderMap, auth: &Auth) -> Result<Self, ApiError> {

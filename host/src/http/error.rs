@@ -145,7 +145,7 @@ impl From<ScenarioError> for ApiError {
     fn from(error: ScenarioError) -> Self {
         match error {
             ScenarioError::Unknown(_) | ScenarioError::UnknownRelease(_) => Self::not_found(error.to_string()),
-            ScenarioError::ForeignBase { .. } => Self::invalid("x-reef-release-id", error.to_string()),
+            ScenarioError::OtherBase { .. } => Self::conflict(error.to_string()),
             ScenarioError::Store(error) => error.into(),
             ScenarioError::Weights(error) => error.into(),
             ScenarioError::Recipe(_) | ScenarioError::TooMany(_) => Self::conflict(error.to_string()),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use reef_core::{Gate, HeldOutTask, ScenarioName};
+use reef_core::{Gate, HeldOutTask, ReleaseId, ScenarioName};
 use reef_engine::Engine;
 use reef_sandbox::{Manifest, Recipe};
 use reef_store::{ScenarioSettings, Store, TrainingMode};
@@ -82,6 +82,9 @@ struct SettingsBody {
     recipe_config: Option<Map<String, Value>>,
     #[serde(default)]
     gate: Option<Gate>,
+    /// A release that a new scenario begins with.
+    #[serde(default)]
+    release_id: Option<ReleaseId>,
 }
 
 impl SettingsBody {
@@ -124,10 +127,14 @@ pub async fn create(
         settings.scenario.clone().ok_or_else(|| ApiError::invalid("scenario", "name the scenario in 'scenario'"))?;
     let name = ScenarioName::parse(name)?;
     caller.check_sees(&name)?;
+    let from = match settings.release_id.as_ref().or(caller.release.as_ref()) {
+        Some(release) => Some(caller.beginning(&management.scenarios, release).await?),
+        None => None,
+    };
     let settings = settings.over(management.scenarios.defaults().clone());
     management.check(None, &settings)?;
     let key = (caller.tenant().clone(), name);
-    let created = async move { management.scenarios.create(key, Some(settings)).await };
+    let created = async move { management.scenarios.create(key, Some(settings), from.as_ref()).await };
     let (scenario, new) = to_the_end(created).await?;
     let status = if new { StatusCode::CREATED } else { StatusCode::OK };
     Ok((status, Json(describe(&scenario))))
@@ -154,6 +161,10 @@ pub async fn update(
     let body = SettingsBody::read(body)?;
     if body.scenario.as_deref().is_some_and(|other| other != name) {
         return Err(ApiError::invalid("scenario", "a scenario cannot be renamed; leave 'scenario' out"));
+    }
+    if body.release_id.is_some() {
+        let told = "what a scenario began with cannot be changed; create a new one, or roll this one back";
+        return Err(ApiError::invalid("release_id", told));
     }
     let settings = body.over(scenario.settings());
     management.check(Some(&scenario), &settings)?;

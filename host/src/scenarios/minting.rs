@@ -2,10 +2,10 @@
 //! releases, and the return to the last whole release where the head's bytes are damaged. History is never rewritten.
 
 use reef_core::{
-    DecidedBy, Release, ReleaseDecision, ReleaseId, ReleaseManifest, ReleaseOrigin, ReleaseVerdict, Surface,
+    DecidedBy, Release, ReleaseDecision, ReleaseId, ReleaseManifest, ReleaseOrigin, ReleaseVerdict, Surface, TenantId,
 };
 use reef_release::{ReleaseError, ReleaseFile};
-use reef_store::ReleaseStatus;
+use reef_store::{ListedRelease, ReleaseStatus, ScenarioSettings};
 
 use super::{Scenario, ScenarioError, ScenarioKey, Scenarios, Served, blocking};
 use crate::clock::now_ms;
@@ -17,7 +17,7 @@ pub fn promoted(by: DecidedBy, reason: String) -> ReleaseDecision {
 }
 
 impl Scenarios {
-    /// Every scenario starts from the named base model and from nothing else.
+    /// A scenario starts from the base model and from nothing else, unless its creation names a release.
     pub(super) async fn mint_base(&self, key: &ScenarioKey) -> Result<Release, ScenarioError> {
         let manifest = ReleaseManifest {
             tenant: key.0.clone(),
@@ -38,6 +38,53 @@ impl Scenarios {
         let release = self.write(manifest, Vec::new()).await?;
         self.store.append_release(&key.0, &key.1, &release, None).await?;
         Ok(release)
+    }
+
+    /// A release of weights that a new scenario of the tenant may begin with: one that is served or retained, of the
+    /// model that answers here. What another tenant has looks absent.
+    pub async fn beginning(&self, tenant: &TenantId, id: &ReleaseId) -> Result<Release, ScenarioError> {
+        let unknown = || ScenarioError::UnknownRelease(id.clone());
+        let (repo, of) = (self.repo.clone(), id.clone());
+        let found = match blocking(move || repo.release(&of)).await {
+            Err(ScenarioError::Release(ReleaseError::NotFound { .. })) => return Err(unknown()),
+            found => found?.manifest,
+        };
+        if found.tenant != *tenant || found.surface != Surface::Weights || found.base_model != self.base_model {
+            return Err(unknown());
+        }
+        let listed = self.store.release(tenant, &found.scenario, id).await?.ok_or_else(unknown)?;
+        match listed.status {
+            ReleaseStatus::Served | ReleaseStatus::Retained => Ok(listed.release),
+            _ => Err(unknown()),
+        }
+    }
+
+    /// Creates a scenario whose first release is a copy of this one.
+    pub(super) async fn mint_fork(
+        &self,
+        key: &ScenarioKey,
+        settings: &ScenarioSettings,
+        from: &Release,
+    ) -> Result<(), ScenarioError> {
+        let (repo, of, name) = (self.repo.clone(), from.release_id.clone(), key.1.clone());
+        let first = blocking(move || repo.fork(&of, &name, now_ms())).await?;
+        Ok(self.store.create_fork(&key.0, &key.1, settings, &first).await?)
+    }
+
+    /// Refuses unless the scenario began as a copy of that release, if one is named.
+    pub(super) async fn check_begin(&self, scenario: &Scenario, from: Option<&Release>) -> Result<(), ScenarioError> {
+        let Some(from) = from else { return Ok(()) };
+        let first = self.first_release(scenario).await?;
+        if first.and_then(|first| first.release.manifest.parent).as_ref() == Some(&from.release_id) {
+            return Ok(());
+        }
+        Err(ScenarioError::OtherBase { scenario: scenario.key.1.clone(), release: from.release_id.clone() })
+    }
+
+    /// What the scenario began with; none once it has been pruned from a long list.
+    pub(super) async fn first_release(&self, scenario: &Scenario) -> Result<Option<ListedRelease>, ScenarioError> {
+        let listed = self.store.releases_of(&scenario.key.0, &scenario.key.1, Surface::Weights).await?;
+        Ok(listed.into_iter().find(|listed| listed.release.manifest.sequence == 0))
     }
 
     /// Writes a release without moving any head.

@@ -9,10 +9,10 @@ use crate::repo::ReleaseRepo;
 use crate::{ReleaseError, ReleaseFile};
 
 impl ReleaseRepo {
-    /// Writes the first release of `scenario`, a copy of `base`, and makes it the head. The tenant is that of `base`.
-    /// Equal files are not stored twice.
+    /// Writes the first release of `scenario`, a copy of `base`, without making it the head. The tenant is that of
+    /// `base`. Equal files are not stored twice.
     ///
-    /// Errors: `NotFound`, `Corrupt` for the base; `HeadMoved` if the scenario has a head; `Disk`, `Git`, `Locked`.
+    /// Errors: `NotFound`, `Corrupt` for the base; `Disk`, `Git`, `Locked`.
     pub fn fork(&self, base: &ReleaseId, scenario: &ScenarioName, created_at_ms: i64) -> Result<Release, ReleaseError> {
         let source = self.release(base)?.manifest;
         let files: Vec<ReleaseFile> =
@@ -35,13 +35,6 @@ impl ReleaseRepo {
             created_at_ms,
             ..source
         };
-        let tenant = manifest.tenant.clone();
-        if let Some(found) = self.head_of((&tenant, scenario, manifest.surface))? {
-            let scenario = scenario.clone();
-            return Err(ReleaseError::HeadMoved { tenant, scenario, expected: None, found: Some(found) });
-        }
-        let release = self.write(&manifest, &files)?;
-        self.advance(&tenant, scenario, None, &release.release_id)?;
-        Ok(release)
+        self.write(&manifest, &files)
     }
 }

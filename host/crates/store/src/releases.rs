@@ -195,7 +195,12 @@ impl Store {
     }
 }
 
-async fn append(conn: &mut Connection, key: Key, row: ReleaseRow, expected: Option<ReleaseId>) -> Result<(), Fault> {
+pub(crate) async fn append(
+    conn: &mut Connection,
+    key: Key,
+    row: ReleaseRow,
+    expected: Option<ReleaseId>,
+) -> Result<(), Fault> {
     let id = &row.release.release_id;
     if let Some(known) = select_release(conn, &key, id).await? {
         let again = known.status == ReleaseStatus::Served && known.release == row.release;
@@ -244,7 +249,9 @@ pub(crate) async fn advance(
 ) -> Result<(), Fault> {
     let release = &row.release;
     require_head(conn, key, (release.manifest.surface, expected)).await?;
-    if release.manifest.parent.as_ref() != expected {
+    // The first release of a scenario may be a copy of one of another.
+    let fork = expected.is_none() && release.manifest.origin == ReleaseOrigin::Base;
+    if release.manifest.parent.as_ref() != expected && !fork {
         let id = &release.release_id;
         return Err(invalid(format!("release {id} names another parent than the head that it replaces")));
     }

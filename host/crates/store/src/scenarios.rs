@@ -1,7 +1,7 @@
 //! Scenarios and their settings. The settings are stored as JSON, so that a restart finds the training
 //! mode, the gate and the recipe's configuration as the operator left them.
 
-use reef_core::{Gate, ScenarioName, TenantId};
+use reef_core::{Gate, Release, ScenarioName, TenantId};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -9,6 +9,7 @@ use crate::Store;
 use crate::codec::{from_text, to_text};
 use crate::error::{Fault, StoreError, damaged, invalid};
 use crate::key::Key;
+use crate::releases::{self, ReleaseRow};
 use crate::sql::{self, Connection};
 
 /// Bytes of the settings as JSON.
@@ -89,6 +90,20 @@ impl Store {
         self.append(0, move |conn| Box::pin(insert(conn, key, settings, now_ms))).await
     }
 
+    /// Creates a scenario that begins with a copy of a release of another one, both in one transaction. `HeadMoved` if
+    /// it has a release already.
+    pub async fn create_fork(
+        &self,
+        t: &TenantId,
+        s: &ScenarioName,
+        settings: &ScenarioSettings,
+        first: &Release,
+    ) -> Result<(), StoreError> {
+        let (key, settings) = (Key::of(t, s), self.told(settings_text(settings))?);
+        let row = self.told(ReleaseRow::of(&key, first).await)?;
+        self.write(row.size(), move |conn| Box::pin(insert_fork(conn, key, settings, row))).await
+    }
+
     /// One scenario.
     pub async fn scenario(&self, t: &TenantId, s: &ScenarioName) -> Result<Option<Scenario>, StoreError> {
         let mut conn = self.reader().await?;
@@ -133,6 +148,11 @@ async fn insert(conn: &mut Connection, key: Key, settings: String, now_ms: i64) 
     let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(settings).bind(now_ms);
     let created = query.execute(conn).await? == 1;
     Ok(if created { Created::New } else { Created::Existing })
+}
+
+async fn insert_fork(conn: &mut Connection, key: Key, settings: String, row: ReleaseRow) -> Result<(), Fault> {
+    insert(conn, key.clone(), settings, row.release.manifest.created_at_ms).await?;
+    releases::append(conn, key, row, None).await
 }
 
 async fn update(conn: &mut Connection, key: Key, settings: String) -> Result<(), Fault> {

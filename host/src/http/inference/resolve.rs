@@ -61,7 +61,7 @@ pub async fn resolve(
     if matches!(&named, Model::Alias(alias) if *alias != name) {
         return Err(unknown_model(serving, model));
     }
-    let pinned = pinned(caller, &named)?;
+    let mut pinned = pinned(caller, &named)?;
     let scenario = match serving.scenarios.get(caller.tenant(), &name).await {
         Ok(found) => found,
         Err(ScenarioError::Unknown(_)) if serving.implicit_creation && may_create(caller, &named) => {
@@ -69,7 +69,8 @@ pub async fn resolve(
                 Model::Upstream(upstream) => upstream.check(ask, dialect)?,
                 _ => embedded::check(&serving.engine, &Arc::new(ask.clone()), dialect).await.map_err(embedded_error)?,
             }
-            create(serving, caller, name, pinned.as_ref()).await?
+            // The release that it begins with is named to create it, and pins nothing.
+            create(serving, caller, name, pinned.take().as_ref()).await?
         }
         Err(ScenarioError::Unknown(_)) if !may_create(caller, &named) => return Err(unknown_model(serving, model)),
         Err(error) => return Err(error.into()),
@@ -156,12 +157,12 @@ async fn create(
     name: ScenarioName,
     pinned: Option<&ReleaseId>,
 ) -> Result<Arc<Scenario>, ApiError> {
-    // A new scenario has only its own base, whose id nobody can know yet.
-    if let Some(release) = pinned {
-        return Err(ScenarioError::ForeignBase { scenario: name, release: release.clone() }.into());
-    }
+    let from = match pinned {
+        Some(release) => Some(caller.beginning(&serving.scenarios, release).await?),
+        None => None,
+    };
     let (scenarios, key) = (Arc::clone(&serving.scenarios), (caller.tenant().clone(), name));
-    Ok(to_the_end(async move { scenarios.create(key, None).await }).await?.0)
+    Ok(to_the_end(async move { scenarios.create(key, None, from.as_ref()).await }).await?.0)
 }
 
 fn unknown_model(serving: &Serving, model: &str) -> ApiError {

@@ -24,6 +24,13 @@ impl Fixture {
         self.folder.path().join("releases.git")
     }
 
+    /// A copy of `base` as the first release and the head of another scenario.
+    pub fn fork(&self, base: &Release, scenario: &str) -> Release {
+        let fork = self.repo.fork(&base.release_id, &name(scenario), 1_760_000_000_000).expect("written");
+        self.repo.advance(&tenant(), &name(scenario), None, &fork.release_id).expect("advanced");
+        fork
+    }
+
     /// Writes a release with an adapter of these bytes and makes it the head.
     pub fn release(&self, scenario: &str, parent: Option<&Release>, adapter: &[u8]) -> Release {
         let written = self.repo.write(&manifest(scenario, parent), &adapter_files(adapter)).expect("written");

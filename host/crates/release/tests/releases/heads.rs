@@ -195,7 +195,7 @@ fn a_fork_begins_with_the_named_release_whatever_its_scenario_releases_meanwhile
         let fork = |own: u64| {
             scope.spawn(move || {
                 start.wait();
-                fixture.repo.fork(&base.release_id, &name(&format!("fork-{own}")), 1_760_000_000_000).expect("forked")
+                fixture.fork(base, &format!("fork-{own}"))
             })
         };
         let running: Vec<_> = (0..THREADS).map(fork).collect();
@@ -215,7 +215,8 @@ fn a_fork_begins_with_the_named_release_whatever_its_scenario_releases_meanwhile
         let report = fixture.repo.verify(&tenant(), own, Default::default()).expect("verified");
         assert!(report.is_whole() && report.checked.releases == 1, "{report:?}");
     }
-    let twice = fixture.repo.fork(&learned.release_id, &name("fork-0"), 1_760_000_000_000);
+    let other = fixture.repo.fork(&learned.release_id, &name("fork-0"), 1_760_000_000_000).expect("written");
+    let twice = fixture.repo.advance(&tenant(), &name("fork-0"), None, &other.release_id);
     assert!(matches!(twice, Err(ReleaseError::HeadMoved { .. })), "{twice:?}");
     let nowhere = fixture.repo.fork(&crate::fixture::release_id(&"0".repeat(40)), &name("new"), 0);
     assert!(matches!(nowhere, Err(ReleaseError::NotFound { .. })), "{nowhere:?}");

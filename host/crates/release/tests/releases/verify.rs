@@ -231,7 +231,7 @@ fn the_newest_older_release_that_is_intact_is_found() {
 fn the_newest_intact_release_is_never_one_of_another_scenario() {
     let fixture = Fixture::new();
     let base = fixture.release("spell", None, b"0");
-    let fork = fixture.repo.fork(&base.release_id, &name("fork"), 1_760_000_000_000).expect("forked");
+    let fork = fixture.fork(&base, "fork");
     let step = fixture.release("fork", Some(&fork), b"1");
     let of = (&tenant(), &name("fork"));
     assert_eq!(fixture.repo.last_good(of, &step.release_id, &[]).expect("asked"), Some(fork.release_id.clone()));

@@ -1,7 +1,7 @@
 //! The chain: the head moves by compare-and-swap, and a held candidate is decided upon once.
 
-use reef_core::{Release, ReleaseOrigin};
-use reef_store::{ReleaseStatus, StoreError};
+use reef_core::{Release, ReleaseOrigin, ScenarioName};
+use reef_store::{ReleaseStatus, ScenarioSettings, StoreError};
 use tokio::task::JoinSet;
 
 use crate::fixture::{Fixture, held, name, release, release_id, step, tenant};
@@ -115,4 +115,27 @@ async fn a_release_returns_with_every_metric_bit_for_bit() {
     fixture.reopen().await;
     let head = fixture.store.head(&tenant(), &name()).await.expect("read");
     assert_eq!(head, Some(next));
+}
+
+#[tokio::test]
+async fn a_fork_is_created_with_its_first_release_or_not_at_all() {
+    let fixture = Fixture::new().await;
+    let first = |n: u32| {
+        let mut first = release(n, Some(&fixture.base), ReleaseOrigin::Base);
+        (first.manifest.scenario, first.manifest.sequence) = (ScenarioName::parse("fork").expect("a name"), 0);
+        first
+    };
+    let fork = first(1).manifest.scenario;
+    let create =
+        async |first: &Release| fixture.store.create_fork(&tenant(), &fork, &ScenarioSettings::default(), first).await;
+    let mut foreign = first(1);
+    foreign.manifest.scenario = name();
+    create(&foreign).await.expect_err("of another scenario");
+    assert!(fixture.store.scenario(&tenant(), &fork).await.expect("read").is_none());
+    create(&first(1)).await.expect("created");
+    let head = fixture.store.head(&tenant(), &fork).await.expect("read").expect("a head");
+    assert_eq!((head.release_id, head.manifest.parent), (release_id(1), Some(release_id(0))));
+    let again = create(&first(2)).await.expect_err("it has begun");
+    assert!(matches!(again, StoreError::HeadMoved { .. }), "{again}");
+    assert_eq!(fixture.head().await, release_id(0), "the source is as it was");
 }
