@@ -13,6 +13,7 @@ mod erase;
 mod error;
 mod feedback;
 mod fill;
+mod fold;
 mod held_out;
 mod home;
 mod inputs;

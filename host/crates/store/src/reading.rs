@@ -52,6 +52,7 @@ impl Store {
             room: Arc::new(Semaphore::new(writer::QUEUE_KIB_MAX as usize)),
             counters: Arc::default(),
             writer: Mutex::new(None),
+            folding: Mutex::default(),
         };
         Ok(Self { inner: Arc::new(inner) })
     }

@@ -16,8 +16,8 @@ pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Bytes to which the write-ahead log shrinks after a long reader let it grow.
 const WAL_BYTES_KEPT: &str = "67108864";
 
-/// Pages in the log before they are folded into the file: 16 MiB, so that few commits wait for that.
-const CHECKPOINT_PAGES: &str = "4096";
+/// Pages in the log before the writer folds them into the file, 64 MiB: `fold.rs` does it before that.
+const CHECKPOINT_PAGES: &str = "16384";
 /// KiB of pages that the writer keeps: a large group is written to the log once, when it commits.
 const CACHE_KIB: &str = "-65536";
 /// KiB of pages that a reader keeps.

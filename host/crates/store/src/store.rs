@@ -14,6 +14,7 @@ use tokio::task::JoinHandle;
 
 use crate::entry::Entry;
 use crate::error::{Fault, StoreError};
+use crate::fold::Folding;
 use crate::home::{Home, Readers};
 use crate::reading::in_use;
 use crate::reports::Appended;
@@ -55,6 +56,8 @@ pub(crate) struct Inner {
     pub(crate) room: Arc<Semaphore>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) writer: Mutex<Option<JoinHandle<()>>>,
+    /// None in Postgres, and in a store that only reads.
+    pub(crate) folding: Mutex<Option<Folding>>,
 }
 
 impl fmt::Debug for Store {
@@ -85,6 +88,10 @@ impl Store {
         let (sender, jobs) = mpsc::channel(QUEUE_JOBS_MAX);
         let counters = Arc::new(Counters::default());
         let readers = home.readers();
+        let file = match &home {
+            Home::Sqlite(options) => Some(options.clone()),
+            Home::Postgres(_) => None,
+        };
         let writer = Writer {
             path: Arc::clone(&place),
             home,
@@ -102,13 +109,21 @@ impl Store {
             room: Arc::new(Semaphore::new(QUEUE_KIB_MAX as usize)),
             counters,
             writer: Mutex::new(Some(tokio::spawn(writer.run()))),
+            folding: Mutex::default(),
         };
-        Ok(Self { inner: Arc::new(inner) })
+        let inner = Arc::new(inner);
+        let folding = file.map(|options| Folding::start(options, &inner));
+        *inner.folding.lock().unwrap_or_else(PoisonError::into_inner) = folding;
+        Ok(Self { inner })
     }
 
     /// Finishes the writes that were accepted, then closes the file. Later calls return `Closed`.
     pub async fn close(&self) {
         drop(self.inner.jobs.lock().unwrap_or_else(PoisonError::into_inner).take());
+        let folding = self.inner.folding.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(folding) = folding {
+            folding.end().await;
+        }
         // Readers first: the last connection to close folds the log into the file.
         self.inner.readers.close().await;
         let writer = self.inner.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
