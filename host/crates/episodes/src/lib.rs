@@ -15,7 +15,7 @@ mod task;
 mod verify;
 
 pub use agent::{Agent, Ask, AskError, Ended, HOME_VARIABLE, Home, Limits, Said, Settings, Stop, Usage};
-pub use cage::{Cage, Isolation, bridge};
+pub use cage::{Cage, Isolation, PATH, bridge};
 pub use episode::{Episode, Gateway, HomeFile, Judge, Judged, Launch, Plan, Runner, Start, Status, WORK_INSIDE};
 pub use error::EpisodeError;
 pub use task::{Task, TaskLimits, VerifierSource, read_tasks};

@@ -2,6 +2,7 @@
 //! by this module (`reef` starts itself there) and goes through the socket; outside, the socket goes on to the gateway and
 //! to nothing else.
 
+use std::ffi::{OsStr, OsString};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
@@ -52,7 +53,7 @@ impl Drop for Outside {
 }
 
 /// Inside: serves the port, runs the program, ends as it ends.
-pub fn inside(socket: &Path, port: u16, program: &str, arguments: &[String]) -> ExitCode {
+pub fn inside(socket: &Path, port: u16, program: &OsStr, arguments: &[OsString]) -> ExitCode {
     let listener = match TcpListener::bind(("127.0.0.1", port)) {
         Ok(listener) => listener,
         Err(error) => {
@@ -79,7 +80,7 @@ pub fn inside(socket: &Path, port: u16, program: &str, arguments: &[String]) -> 
     match Command::new(program).args(arguments).status() {
         Ok(status) => ExitCode::from(u8::try_from(status.code().unwrap_or(1)).unwrap_or(1)),
         Err(error) => {
-            eprintln!("reef: {program} cannot be started inside: {error}");
+            eprintln!("reef: {} cannot be started inside: {error}", program.display());
             ExitCode::from(127)
         }
     }

@@ -22,7 +22,7 @@ use crate::error::EpisodeError;
 /// The program that isolates.
 const BUBBLEWRAP: &str = "bwrap";
 /// Where programs are looked for inside.
-const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin";
+pub const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin";
 /// Time to find out whether it works here.
 const TRIAL_MAX: Duration = Duration::from_secs(10);
 /// Bytes of the folder for temporary files inside.

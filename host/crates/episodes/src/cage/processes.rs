@@ -93,7 +93,8 @@ fn is_marked(id: i32, mark: &str) -> bool {
 }
 
 fn resident_bytes(id: i32) -> u64 {
-    let pages = fs::read_to_string(format!("/proc/{id}/statm")).ok();
-    let pages = pages.and_then(|text| text.split(' ').nth(1)?.parse::<u64>().ok()).unwrap_or(0);
-    pages.saturating_mul(rustix::param::page_size() as u64)
+    let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|rest| rest.trim().split(' ').next()?.parse::<u64>().ok()).unwrap_or(0);
+    kib.saturating_mul(1024)
 }

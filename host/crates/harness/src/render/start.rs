@@ -63,7 +63,10 @@ mod tests {
         let started = rendering.headless(adapter, client);
         assert_eq!(started.arguments, ["-p", "say {{token}} $X"]);
         assert_eq!(started.environment["PI_CODING_AGENT_DIR"], "/h/agent");
-        assert_eq!((&started.environment["REEF_TOKEN"], &started.environment["REEF_SESSION"]), (&"t".into(), &"s".into()));
+        assert_eq!(
+            (&started.environment["REEF_TOKEN"], &started.environment["REEF_SESSION"]),
+            (&"t".into(), &"s".into())
+        );
     }
 
     #[test]
