@@ -9,11 +9,15 @@ EXAMPLES := -p reef-recipe --example best-of --example exact-match --example rei
 WASM := --target wasm32-wasip2 --profile recipe
 REEF := target/debug/reef
 
-.PHONY: demo test guests languages fuzz sandbox-table setup setup-tests build recipes lint bench bench-table learning-table clean-deps
+.PHONY: demo demo-harness test guests languages fuzz sandbox-table setup setup-tests build recipes lint bench bench-table learning-table clean-deps
 
 ## Watch a model learn from its own traffic.
 demo: setup recipes build
 	$(REEF) demo $(ARGS)
+
+## Watch an agent's harness evolve from one report; no key, no network.
+demo-harness: setup recipes build
+	$(REEF) demo-harness $(ARGS)
 
 ## Install what is missing, build, run every test.
 test: setup-tests recipes guests languages

@@ -6,6 +6,7 @@ use reef_core::{ScenarioName, TenantId, sha256_hex};
 
 use crate::config::{AuthSection, Scope};
 use crate::error::StartError;
+use crate::scenarios::ScenarioKey;
 
 /// The bearer of a request.
 #[derive(Debug, Clone)]
@@ -24,6 +25,17 @@ impl Principal {
     /// May it do this?
     pub fn may(&self, scope: Scope) -> bool {
         self.scopes.contains(&scope)
+    }
+
+    /// The agent of an episode: it may ask models in one scenario and nothing else.
+    pub fn episode((tenant, scenario): &ScenarioKey) -> Self {
+        Self {
+            tenant: tenant.clone(),
+            name: None,
+            scopes: vec![Scope::Evaluate],
+            default_scenario: Some(scenario.clone()),
+            scenarios: Some(vec![scenario.clone()]),
+        }
     }
 
     /// May it touch this scenario?

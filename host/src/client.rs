@@ -43,6 +43,12 @@ impl Client {
         self.send(self.http.get(format!("{}{path}", self.url)), 0).await
     }
 
+    /// `GET path` in a scenario.
+    pub async fn get_in(&self, scenario: &ScenarioName, path: &str) -> Result<Value, StartError> {
+        let request = self.http.get(format!("{}{path}", self.url)).header("x-reef-scenario", scenario.as_str());
+        self.send(request, 0).await
+    }
+
     /// `POST path`
     pub async fn post(&self, path: &str, body: &Value) -> Result<Value, StartError> {
         self.send(self.http.post(format!("{}{path}", self.url)).json(body), 0).await

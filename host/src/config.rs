@@ -14,6 +14,7 @@ use reef_store::TrainingMode;
 use serde::{Deserialize, Serialize};
 use serde_yaml_ng::Value;
 
+use crate::episodes::HarnessSection;
 use crate::error::StartError;
 use crate::jobs::keep_within::RetentionSection;
 use crate::provider::config::{self as upstreams, BindingSection, ProviderSection};
@@ -56,6 +57,8 @@ pub struct Config {
     pub releases: ReleaseSection,
     /// What is kept of it.
     pub retention: RetentionSection,
+    /// Harnesses that evolve.
+    pub harness: HarnessSection,
     /// Limits of the HTTP side.
     pub http: HttpSection,
     /// Secrets that are taken out of what is stored.
@@ -220,6 +223,7 @@ impl Default for Config {
             store: StoreSection::default(),
             releases: ReleaseSection::default(),
             retention: RetentionSection::default(),
+            harness: HarnessSection::default(),
             http: HttpSection::default(),
             redaction: RedactionConfig::default(),
             telemetry: TelemetrySection::default(),
@@ -331,6 +335,7 @@ impl Config {
         self.releases.check()?;
         self.scenarios.gate.check().map_err(|problem| format!("scenarios.{problem}"))?;
         self.recipes.verifiers.keys().try_for_each(|name| check_name(name))?;
+        self.harness.check()?;
         upstreams::check(&self.providers, &self.bindings)?;
         Redactor::new(&self.redaction).map_err(|error| error.to_string())?;
         for (index, token) in self.auth.tokens.iter().enumerate() {
@@ -346,8 +351,15 @@ impl Config {
 const BATCH_MAX: usize = 256;
 
 /// Maps whose keys are the operator's own.
-const FREE_MAPS: [&str; 6] =
-    ["recipes.config", "recipes.verifiers", "sandbox.overrides", "scenarios.gate", "providers", "bindings"];
+const FREE_MAPS: [&str; 7] = [
+    "recipes.config",
+    "harness.tasks",
+    "recipes.verifiers",
+    "sandbox.overrides",
+    "scenarios.gate",
+    "providers",
+    "bindings",
+];
 
 fn refuse_unknown_keys(value: &Value, known: &Value, path: &str) -> Result<(), String> {
     if FREE_MAPS.contains(&path) {

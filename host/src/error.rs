@@ -38,13 +38,17 @@ pub enum StartError {
     /// A server refuses what was asked of it; exit code 2.
     #[error("{0}")]
     Refused(String),
+    /// An agent reached a limit before it was done; exit code 7.
+    #[error("{0}")]
+    Limit(String),
     /// Exit code 1.
     #[error("{0}")]
     Other(String),
 }
 
 impl StartError {
-    /// Stable meaning for scripts: 2 configuration or usage, 3 model, 4 address, 5 storage, 6 recipe, 1 other.
+    /// Stable meaning for scripts: 2 configuration or usage, 3 model, 4 address, 5 storage, 6 recipe, 7 an agent's limit,
+    /// 1 other.
     pub fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
             Self::Config(_) | Self::Refused(_) => 2,
@@ -52,6 +56,7 @@ impl StartError {
             Self::Address { .. } => 4,
             Self::Store(_) | Self::Releases(_) | Self::Data(_) => 5,
             Self::Recipe(_) => 6,
+            Self::Limit(_) => 7,
             Self::Other(_) => 1,
         })
     }

@@ -36,10 +36,19 @@ pub fn read(path: &Path) -> Result<HarnessContent, StartError> {
     from_json(&bytes).map_err(refused)
 }
 
+/// The tree in an answer of `GET /reef/harness`.
+pub fn from_answer(answer: &Value) -> Result<HarnessContent, StartError> {
+    from_value(answer).map_err(|problem| StartError::Other(format!("the server's harness cannot be read: {problem}")))
+}
+
 fn from_json(bytes: &[u8]) -> Result<HarnessContent, String> {
     let value: Value = serde_json::from_slice(bytes).map_err(|error| format!("it is not JSON: {error}; correct it"))?;
+    from_value(&value)
+}
+
+fn from_value(value: &Value) -> Result<HarnessContent, String> {
     if value.is_array() {
-        let mutations = read_mutations(&value).map_err(|error| error.to_string())?;
+        let mutations = read_mutations(value).map_err(|error| error.to_string())?;
         let applied = Tree::default().apply(&mutations).map_err(|error| error.to_string())?;
         return Ok(HarnessContent { tree: applied.tree, requires: Vec::new() });
     }

@@ -25,6 +25,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use crate::auth::Auth;
 use crate::component_file;
 use crate::config::Config;
+use crate::episodes::{Passes, Shop};
 use crate::error::StartError;
 use crate::http::body::BodyLimit;
 use crate::http::harness::Harnesses;
@@ -113,7 +114,7 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
     if auth.is_open() {
         tracing::warn!(%address, "no token is configured: every local program may use this server");
     }
-    let built = build(&config, auth).await?;
+    let built = build(&config, auth, address).await?;
     let (stop, stopped) = oneshot::channel();
     let learners = tokio::spawn(run_learners(built.workshop, built.opened, config.training.pool_max));
     built
@@ -166,7 +167,7 @@ pub fn lock_data(folder: &Path) -> Result<File, StartError> {
     }
 }
 
-async fn build(config: &Config, auth: Arc<Auth>) -> Result<Built, StartError> {
+async fn build(config: &Config, auth: Arc<Auth>, address: SocketAddr) -> Result<Built, StartError> {
     let (providers, redactor) = (Providers::from_config(&config.providers)?, redactor(config)?);
     let (data, prometheus) = (lock_data(&config.data)?, prometheus()?);
     let store = config.store.open(&config.data).await?;
@@ -179,8 +180,10 @@ async fn build(config: &Config, auth: Arc<Auth>) -> Result<Built, StartError> {
     let engine = engine(config).await?;
     let (opened_sender, opened) = mpsc::channel(OPENED_QUEUE_MAX);
     let scenarios = scenarios(config, (store.clone(), repo), &engine, opened_sender)?;
+    let passes = Passes::default();
+    let shop = shop(config, &engine, &verifiers, (address, passes.clone()))?;
     let exchange = exchange(config, (&sandbox, &store, &engine), (recipe.clone(), verifiers));
-    let workshop = workshop(config, (&scenarios, &providers), &engine, (recipe.as_ref(), &exchange))?;
+    let workshop = workshop(config, (&scenarios, &providers), &shop, (recipe.as_ref(), &exchange), &engine)?;
     let (receipts, (ending, ended)) = (Receipts::default(), watch::channel(false));
     let manifest = recipe.as_ref().map(|recipe| Arc::new(recipe.manifest().clone()));
     let parts = Parts {
@@ -196,6 +199,7 @@ async fn build(config: &Config, auth: Arc<Auth>) -> Result<Built, StartError> {
             ending: Ending(ended),
             redactor: Arc::clone(&redactor),
             sessions: Sessions::default(),
+            passes,
         },
         feedback: Feedback {
             store: store.clone(),
@@ -212,7 +216,13 @@ async fn build(config: &Config, auth: Arc<Auth>) -> Result<Built, StartError> {
             manifest: manifest.clone(),
             exchange: workshop.is_some().then_some(exchange),
         },
-        harnesses: harnesses((&store, &scenarios), &engine, redactor)?,
+        harnesses: Harnesses {
+            store: store.clone(),
+            scenarios: Arc::clone(&scenarios),
+            shop,
+            engine: engine.clone(),
+            redactor,
+        },
         operations: Operations {
             store: store.clone(),
             scenarios: Arc::clone(&scenarios),
@@ -255,15 +265,15 @@ fn scenarios(
     Ok(Arc::new(Scenarios::new((store, repo), weights, engine.info().sha256.clone(), defaults, opened)))
 }
 
-/// The part that serves harnesses, with the agent programs that this build knows.
-fn harnesses(
-    (store, scenarios): (&Store, &Arc<Scenarios>),
+/// Where episodes are played, with the agent programs that this build knows.
+fn shop(
+    config: &Config,
     engine: &Engine,
-    redactor: Arc<Redactor>,
-) -> Result<Harnesses, StartError> {
+    verifiers: &Verifiers,
+    place: (SocketAddr, Passes),
+) -> Result<Shop, StartError> {
     let adapters = Adapters::embedded().map_err(|error| StartError::Other(error.to_string()))?;
-    let (store, scenarios, engine) = (store.clone(), Arc::clone(scenarios), engine.clone());
-    Ok(Harnesses { store, scenarios, adapters: Arc::new(adapters), engine, redactor })
+    Shop::new(config.harness.clone(), (Arc::new(adapters), engine.clone()), Arc::clone(verifiers), place)
 }
 
 async fn releases(config: &Config) -> Result<ReleaseRepo, StartError> {
@@ -330,8 +340,9 @@ fn sandbox(config: &Config) -> Result<Sandbox, StartError> {
 fn workshop(
     config: &Config,
     (scenarios, providers): (&Arc<Scenarios>, &Providers),
-    engine: &Engine,
+    shop: &Shop,
     (recipe, exchange): (Option<&Recipe>, &Exchange),
+    engine: &Engine,
 ) -> Result<Option<Workshop>, StartError> {
     let bound = BoundModels::new(config, providers)?;
     let Some(recipe) = recipe else { return Ok(None) };
@@ -361,6 +372,7 @@ fn workshop(
         environment,
         bound,
         bindings: config.bindings.clone(),
+        shop: shop.clone(),
     }))
 }
 

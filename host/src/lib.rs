@@ -9,6 +9,7 @@ pub mod clock;
 pub mod component_file;
 pub mod config;
 pub mod demo;
+pub mod episodes;
 pub mod error;
 pub mod harness_source;
 pub mod host;

@@ -1,6 +1,6 @@
 //! The `reef` command.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -18,6 +18,12 @@ fn main() -> ExitCode {
         && command == reef_sandbox::COMPILE_COMMAND
     {
         return compile(Path::new(input), Path::new(output));
+    }
+    // In the cage of an agent program this is the way to the gateway, and starts the program.
+    if let [command, socket, port, program, rest @ ..] = arguments.as_slice()
+        && command == reef_episodes::bridge::COMMAND
+    {
+        return bridge(Path::new(socket), port, program, rest);
     }
     end_quietly_on_closed_pipes();
     let cli = reef::cli::Cli::parse();
@@ -42,6 +48,14 @@ fn end_quietly_on_closed_pipes() {
         }
         tell(panic);
     }));
+}
+
+fn bridge(socket: &Path, port: &OsStr, program: &OsStr, rest: &[OsString]) -> ExitCode {
+    let Some(port) = port.to_str().and_then(|port| port.parse().ok()) else {
+        eprintln!("reef: '{}' is no port", port.display());
+        return ExitCode::from(2);
+    };
+    reef_episodes::bridge::inside(socket, port, program, rest)
 }
 
 fn compile(input: &Path, output: &Path) -> ExitCode {

@@ -2,6 +2,8 @@
 
 mod chain;
 mod crash;
+mod evolve;
+mod evolvers;
 mod exchange;
 mod faults;
 mod harness;

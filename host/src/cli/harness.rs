@@ -1,4 +1,4 @@
-//! `reef harness check|render|diff`: a harness as files, without a server. What a server would store is checked, shown
+//! `reef harness check|render|diff|run`: a harness as files, and tried on tasks. What a server would store is checked, shown
 //! as an agent program gets it, and compared.
 
 use std::fmt::Write;
@@ -9,7 +9,7 @@ use reef_core::ScenarioName;
 use reef_harness::{Adapter, Adapters, Binding, Diff, RenderError, Rendering, render};
 use serde_json::{Value, json};
 
-use super::{scenario_name, show};
+use super::{harness_run, scenario_name, show};
 use crate::error::StartError;
 use crate::harness_source;
 use crate::scenarios::HarnessContent;
@@ -46,6 +46,11 @@ pub(super) enum HarnessCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Try a tree on tasks: episodes on a server that runs.
+    #[command(
+        after_help = "A task is a folder with task.toml, instruction.md and files/. Requests leave no record; the token in REEF_TOKEN needs the scopes read and evaluate.\nExit code 0: at least one episode has a score.\nExamples:\n  reef harness run my-tasks\n  reef harness run my-tasks/sum --adapter native --repeats 3 --json\n  reef harness run my-tasks --harness my-tree --scenario my-agent"
+    )]
+    Run(harness_run::RunArgs),
     /// What differs between two trees, as `git apply` takes it.
     #[command(after_help = "Example:\n  reef harness diff before after")]
     Diff {
@@ -87,8 +92,9 @@ impl Target {
     }
 }
 
-pub(super) fn run(command: HarnessCommand) -> Result<(), StartError> {
+pub(super) async fn run(command: HarnessCommand) -> Result<(), StartError> {
     match command {
+        HarnessCommand::Run(args) => harness_run::run(args).await,
         HarnessCommand::Check { path, target, json } => {
             let found = checked(&harness_source::read(&path)?, &adapters()?, &target.binding());
             if json {

@@ -1,8 +1,10 @@
 //! The commands of `reef`, with examples; each one is a few lines over the crate that does the work.
-//! Exit codes: 0 done, 1 failed, 2 configuration or usage, 3 model, 4 address, 5 storage, 6 recipe.
+//! Exit codes: 0 done, 1 failed, 2 configuration or usage, 3 model, 4 address, 5 storage, 6 recipe, 7 an agent's limit.
 
 pub mod backtest;
 pub mod harness;
+pub mod harness_run;
+pub mod native;
 pub mod recipe;
 pub mod records;
 pub mod registry;
@@ -51,6 +53,11 @@ enum Command {
         after_help = "Examples:\n  reef demo\n  reef demo --seed 2 --families easy\n  reef demo --json 2>/dev/null | tail -n 1"
     )]
     Demo(DemoArgs),
+    /// Watch an agent's harness evolve from one report, without a key and without a network.
+    #[command(
+        after_help = "REEF_UPSTREAM_URL, REEF_UPSTREAM_MODEL and REEF_UPSTREAM_KEY name a model to use instead of the script.\nExamples:\n  reef demo-harness\n  reef demo-harness --json"
+    )]
+    DemoHarness(HarnessDemoArgs),
     /// Measure this machine: decode, prefill, training, swap, and the sandbox of recipes.
     #[command(
         after_help = "Examples:\n  reef bench --json\n  reef bench --sandbox --json\n  reef bench --store --json\n  reef bench --swap-seconds 300 --json"
@@ -74,11 +81,16 @@ enum Command {
         #[command(subcommand)]
         command: release::StepCommand,
     },
-    /// Harnesses as files, without a server.
+    /// Harnesses: as files, and tried on tasks.
     Harness {
         #[command(subcommand)]
         command: harness::HarnessCommand,
     },
+    /// One task by the native agent, in the current folder, on an installed harness.
+    #[command(
+        after_help = "The wrapper reef-native starts this with its harness.\nExit code 0: it answered; 1: the model gave no answer; 2: the harness is wrong or the model refused; 7: a limit.\nExamples:\n  reef native -p 'count the lines of data.csv' --home ~/.reef/harness/native/home/native\n  reef native -p '/review main.rs' --json"
+    )]
+    Native(native::NativeArgs),
     /// Recipe components.
     Recipe {
         #[command(subcommand)]
@@ -142,6 +154,19 @@ struct DemoArgs {
 }
 
 #[derive(Debug, Args)]
+struct HarnessDemoArgs {
+    /// Recipe component.
+    #[arg(long, default_value = demo::harness::RECIPE)]
+    recipe: PathBuf,
+    /// GGUF file or Hugging Face folder; the demo's agent does not ask it.
+    #[arg(long)]
+    model: Option<PathBuf>,
+    /// Only the summary, as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
 struct BenchArgs {
     /// GGUF file or Hugging Face folder.
     #[arg(long)]
@@ -198,12 +223,14 @@ pub fn run(cli: Cli) -> ExitCode {
         match cli.command {
             Command::Serve(args) => serve(args).await,
             Command::Demo(args) => run_demo(args).await,
+            Command::DemoHarness(args) => run_harness_demo(args).await,
             Command::Bench(args) => run_bench(args).await,
             Command::Status(remote) => show(&Client::new(&remote.url)?.get("/reef/status").await?),
             Command::Release { command } => release::run(command).await,
             Command::Step { command } => release::run_step(command).await,
             Command::Records { command } => records::run(command).await,
-            Command::Harness { command } => harness::run(command),
+            Command::Harness { command } => harness::run(command).await,
+            Command::Native(args) => native::run(args).await,
             Command::Recipe { command } => recipe::run(command).await,
             Command::Replay(args) => replay::run(args).await,
         }
@@ -290,6 +317,22 @@ async fn run_demo(args: DemoArgs) -> Result<(), StartError> {
     let summary = summary.map_err(|error| StartError::Other(error.to_string()))?;
     println!("{}", summary.to_json());
     Ok(())
+}
+
+async fn run_harness_demo(args: HarnessDemoArgs) -> Result<(), StartError> {
+    let temporary = tempfile::tempdir().map_err(|error| StartError::Other(format!("no temporary folder: {error}")))?;
+    let mut config =
+        Config { listen: SocketAddr::from(([127, 0, 0, 1], 0)), recipe: Some(args.recipe), ..Config::default() };
+    config.data = temporary.path().join("data");
+    config.model = args.model.unwrap_or(config.model);
+    config.telemetry.log = "error".to_owned();
+    config.telemetry.log_format = LogFormat::Text;
+    let _telemetry = Telemetry::install(&config.telemetry)?;
+    let folder = temporary.path().to_path_buf();
+    let summary = demo::harness::run(demo::harness::HarnessDemo { config, folder, quiet: args.json }).await?;
+    let passed = summary.passed_after == summary.tasks;
+    show(&serde_json::to_value(&summary).unwrap_or_default())?;
+    if passed { Ok(()) } else { Err(StartError::Other("a task still fails on the new release".to_owned())) }
 }
 
 async fn run_bench(args: BenchArgs) -> Result<(), StartError> {

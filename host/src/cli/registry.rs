@@ -282,7 +282,7 @@ async fn sign_component(args: SignArgs) -> Result<(), StartError> {
 /// The bytes of a component, and what the sandbox makes of them: only a recipe is signed and published.
 async fn described(path: &Path) -> Result<(Vec<u8>, Recipe), StartError> {
     let mut config = Config::default();
-    config.recipes.grants = Some(Capability::ALL.into_iter().filter(|capability| capability.provided()).collect());
+    config.recipes.grants = Some(Capability::ALL.into_iter().collect());
     let (recipe, bytes) = component_file::load(&sandbox(&config.sandbox)?, path, &config).await?;
     Ok((bytes, recipe))
 }

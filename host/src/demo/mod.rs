@@ -9,6 +9,7 @@ mod client;
 mod course;
 mod error;
 pub mod families;
+pub mod harness;
 mod interval;
 mod lesson;
 mod page;

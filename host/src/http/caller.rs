@@ -17,6 +17,7 @@ use std::sync::Arc;
 use super::error::ApiError;
 use crate::auth::{Auth, Principal};
 use crate::config::Scope;
+use crate::episodes::{Pass, Passes};
 use crate::provider::anthropic_headers;
 use crate::scenarios::{ScenarioError, Scenarios};
 
@@ -50,6 +51,36 @@ pub struct Caller {
 }
 
 impl Caller {
+    /// A request that leaves no record: of an episode, whose pass names the weights, or of a token that may evaluate.
+    pub fn unrecorded(
+        headers: &HeaderMap,
+        (auth, passes): (&Auth, &Passes),
+        scenario: ScenarioName,
+    ) -> Result<(Self, Option<Arc<Pass>>), ApiError> {
+        let pass = token(headers)?.and_then(|token| passes.find(token));
+        let (principal, release) = match &pass {
+            Some(pass) => (Principal::episode(&pass.scenario), Some(pass.release.clone())),
+            None => {
+                let caller = Self::read(headers, auth)?;
+                caller.require(Scope::Evaluate)?;
+                (caller.principal, caller.release)
+            }
+        };
+        let caller = Self {
+            principal,
+            scenario: Some(scenario),
+            tags: BTreeMap::new(),
+            session: None,
+            harness: BTreeMap::new(),
+            capture: false,
+            release,
+            traceparent: None,
+            request_id: None,
+            anthropic: anthropic_headers(headers),
+        };
+        Ok((caller, pass))
+    }
+
     /// Whose data.
     pub fn tenant(&self) -> &TenantId {
         &self.principal.tenant

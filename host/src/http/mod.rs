@@ -37,7 +37,7 @@ use self::body::BodyLimit;
 use self::caller::dialect_response;
 use self::error::ApiError;
 use self::harness::Harnesses;
-use self::inference::{Serving, unrecorded};
+use self::inference::{Serving, evaluation, unrecorded};
 use self::report::Feedback;
 use self::scenarios::Management;
 use self::status::Operations;
@@ -91,6 +91,11 @@ pub fn router(parts: Parts) -> Router {
         .route("/", get(scenarios::show))
         .route("/update", post(scenarios::update))
         .route("/held-out", put(scenarios::put_held_out))
+        .route("/evaluation/v1/chat/completions", post(evaluation::chat_completions))
+        .route("/evaluation/v1/completions", post(evaluation::completions))
+        .route("/evaluation/v1/messages", post(evaluation::messages))
+        .route("/evaluation/v1/responses", post(evaluation::responses))
+        .route("/evaluation/v1/models", get(evaluation::models))
         .route("/records", get(records::records))
         .route("/records/{id}", get(records::record))
         .route("/export", get(export::export))

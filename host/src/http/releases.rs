@@ -138,6 +138,10 @@ pub async fn rollback(State(management): State<Management>, target: Target) -> R
 /// `POST …/promote {release_id}`: serves a held candidate, or accepts a change of the harness that waits.
 pub async fn promote(State(management): State<Management>, target: Target) -> Result<Json<Value>, ApiError> {
     let origin = match (target.status, &target.origin) {
+        // A change of the harness is one of a certain head, whoever proposed it.
+        (ReleaseStatus::Held, ReleaseOrigin::Step { .. }) if target.surface == Surface::Harness => {
+            ReleaseOrigin::Acceptance { of: target.release.clone() }
+        }
         (ReleaseStatus::Held, ReleaseOrigin::Step { step }) => ReleaseOrigin::Promotion { step: *step },
         (ReleaseStatus::Held, ReleaseOrigin::Proposal { .. }) => {
             ReleaseOrigin::Acceptance { of: target.release.clone() }

@@ -335,6 +335,7 @@ impl<'a> Walk<'a> {
                     return Ok(fault.blame() != Blame::Host);
                 }
                 Ok(Proposal::Skip(reason)) => told = format!("skipped: {reason}"),
+                Ok(Proposal::Harness(changes)) => told = format!("proposed {} changes of the harness", changes.len()),
                 Ok(Proposal::Weights(candidate)) => {
                     let content = proposed.checkpoints.get(candidate as usize).and_then(content_of);
                     told = content.map_or("failed: no such candidate".to_owned(), |id| format!("proposed {id}"));

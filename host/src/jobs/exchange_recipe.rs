@@ -3,12 +3,12 @@
 //! Calls that run keep the recipe that they began with; code and state change in one transaction between two steps,
 //! and whatever is refused before it leaves the scenario as it was.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use reef_core::{Step, TenantId};
-use reef_sandbox::{Blame, Call, Choice, Fault, PoolSample, Recipe, Selection};
+use reef_sandbox::{Blame, Call, Choice, Fault, Recipe, Selection};
 use reef_store::{RecipeState, RecipeUse, RecordedStep, STATE_WRITER_KEY, Store, StoreError, UseReason};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -16,6 +16,7 @@ use serde_json::{Map, Value};
 use super::guest_reads::GuestReads;
 use super::learn_scenario::{chosen, state_of};
 use super::run_step::{context, context_outside, guest_state};
+use super::surface;
 use crate::clock::now_ms;
 use crate::recipes::{RecipeError, Recipes};
 use crate::scenarios::{InUse, Scenario};
@@ -249,7 +250,9 @@ impl Exchange {
         let mut rows = Vec::new();
         for step in self.store.steps(tenant, name, SHADOW_STEPS_MAX).await? {
             let Some(recorded) = self.store.step_record(tenant, name, step.step).await? else { continue };
-            let samples = Arc::new(self.pool(scenario, &recorded).await?);
+            let pool = surface::recorded_pool(&self.store, &scenario.key, recipe, (&step, &recorded.inputs)).await?;
+            // A step of another surface says nothing of this recipe.
+            let Some(samples) = pool.map(Arc::new) else { continue };
             let context = context(scenario, &step);
             let state = self.state_for(recipe, &step, &recorded, scenario).await?;
             let call = Call {
@@ -293,18 +296,6 @@ impl Exchange {
             }
             Some(_) => Ok(state),
         }
-    }
-
-    /// The samples of a recorded pool that still exist.
-    async fn pool(&self, scenario: &Scenario, recorded: &RecordedStep) -> Result<Vec<PoolSample>, ExchangeError> {
-        let (tenant, name) = &scenario.key;
-        let lags: BTreeMap<_, _> = recorded.inputs.pool.iter().map(|entry| (&entry.report, entry.lag)).collect();
-        let reports: Vec<_> = recorded.inputs.pool.iter().map(|entry| entry.report.clone()).collect();
-        let samples = self.store.samples(tenant, name, &reports).await?;
-        let with_lag = |sample: reef_core::Sample| {
-            lags.get(&sample.report).copied().map(|lag| PoolSample { sample: sample.clone(), lag })
-        };
-        Ok(samples.into_iter().filter_map(with_lag).collect())
     }
 
     /// The state that the new recipe starts with; none = as it is.

@@ -76,6 +76,7 @@ impl Records for StoredRecords {
                 messages: messages(&inference),
                 tags: inference.tags.iter().map(|(tag, value)| (tag.to_string(), value.clone())).collect(),
                 session: inference.session.clone(),
+                answer: answer(&inference),
             }),
             RecordBody::Report(_) | RecordBody::Instruction(_) => None,
         }))

@@ -99,6 +99,7 @@ impl Measured {
             compared: u32::try_from(candidate.len()).unwrap_or(u32::MAX),
             candidate: mean(&candidate),
             incumbent: mean(&incumbent),
+            weights: None,
         })
     }
 }

@@ -16,6 +16,7 @@ use super::held_out::{HeldOut, ScoreCache};
 use super::ingest_live::ingest_live;
 use super::recheck_head::recheck_head;
 use super::run_step::{Ended, StepError, Work, Workshop, context, guest_state, recorded_state, run_step};
+use super::surface;
 use crate::clock::now_ms;
 use crate::scenarios::Scenario;
 use crate::telemetry;
@@ -108,7 +109,7 @@ impl Learner {
         let (held_out, cache) = self.held_out().await?;
         self.scenario.set_status(|status| status.held_out = held_out.len());
         if let Some(step) = self.workshop.store.running_step(&tenant, &name).await? {
-            let samples = self.workshop.store.samples(&tenant, &name, &step.batch).await?;
+            let samples = surface::samples(&self.workshop, &self.scenario.key, &step).await?;
             // A step is named by its recipe's digest, and what was held out meanwhile must not be trained on.
             if step.recipe != self.workshop.recipe.label() {
                 return self.give_up(step, "the recipe was exchanged").await;
@@ -215,8 +216,7 @@ impl Learner {
 
     /// Asks the recipe; `None` = wait.
     async fn select(&mut self, held_out: &HeldOut) -> Result<Option<((Step, StepInputs), Vec<Sample>)>, StepError> {
-        let (tenant, name) = self.scenario.key.clone();
-        let pool = self.workshop.store.pool(&tenant, &name, self.pool_max).await?;
+        let pool = surface::pool(&self.workshop, &self.scenario, self.pool_max).await?;
         let (usable, mut retired) = self.sift(pool.samples, held_out).await?;
         let mut inputs = self.inputs().await?;
         let entry = |pooled: &PoolSample| PoolEntry { report: pooled.sample.report.clone(), lag: pooled.lag };
@@ -289,7 +289,7 @@ impl Learner {
         let (tenant, name) = &self.scenario.key;
         Ok(Step {
             step: self.workshop.store.next_step_number(tenant, name).await?,
-            parent: self.scenario.served().release.release_id.clone(),
+            parent: surface::head(&self.workshop, &self.scenario).await?,
             batch: Vec::new(),
             recipe: self.workshop.recipe.label(),
             seed: 0,
@@ -309,6 +309,9 @@ impl Learner {
         samples: Vec<Sample>,
         held_out: &HeldOut,
     ) -> Result<(Vec<PoolSample>, Vec<(RecordId, String)>), StepError> {
+        if surface::is_harness(&self.workshop.recipe) {
+            return Ok((surface::fresh(samples), Vec::new()));
+        }
         let max_staleness = self.scenario.settings().max_staleness;
         let lineage = self.lineage(max_staleness).await?;
         let (mut usable, mut retired) = (Vec::new(), Vec::new());
@@ -406,7 +409,8 @@ impl Learner {
                 if stained {
                     self.remember().await?;
                 }
-                if recheck_due(number, self.workshop.recheck_every) {
+                let weights = !surface::is_harness(&self.workshop.recipe);
+                if weights && recheck_due(number, self.workshop.recheck_every) {
                     recheck_head(&self.workshop, &self.scenario, &tasks).await?;
                 }
             }

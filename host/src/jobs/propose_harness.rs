@@ -5,11 +5,14 @@
 use std::sync::Arc;
 
 use reef_core::{Instruction, RecordId, Release, ReleaseId, ReleaseOrigin, sha256_hex};
-use reef_harness::{Adapter, Adapters, Binding, Corpus, CorpusError, Mutation, Policy, Refusal, Rules, admit};
+use reef_episodes::Task;
+use reef_harness::{Adapter, Binding, Corpus, CorpusError, Mutation, Policy, Refusal, Rules, admit};
 use reef_store::{HarnessProposal, RecordBody, Store, StoreError};
+
 use serde_json::json;
 
 use crate::clock::now_ms;
+use crate::episodes::Shop;
 use crate::scenarios::{HarnessContent, Scenario, ScenarioError, Scenarios};
 
 /// Requirements of one release.
@@ -55,6 +58,9 @@ pub enum ProposeError {
     /// Too much to scan for what it repeats.
     #[error("{0}; the held-out tasks of the scenario are too many to admit a proposal beside them")]
     Corpus(#[from] CorpusError),
+    /// The tasks of the scenario cannot be read.
+    #[error("{0}; correct the tasks under harness.tasks")]
+    Tasks(String),
     /// The release would need too much of a client.
     #[error("the release would have {0} requirements; the limit is {REQUIRES_MAX}")]
     Requires(usize),
@@ -69,7 +75,7 @@ pub enum ProposeError {
 /// Proposes a change.
 pub async fn propose_harness(
     scenarios: &Scenarios,
-    (store, adapters): (&Store, &Arc<Adapters>),
+    (store, shop): (&Store, &Shop),
     scenario: &Scenario,
     asked: Proposed,
 ) -> Result<Proposal, ProposeError> {
@@ -89,9 +95,10 @@ pub async fn propose_harness(
     }
     let request = instruction(store, scenario, asked.request.as_ref()).await?;
     let before = scenarios.harness_content(&base).await?;
-    let corpus = corpus(store, scenario).await?;
+    let tasks = shop.tasks(&scenario.key).await.map_err(ProposeError::Tasks)?;
+    let corpus = corpus(store, scenario, &tasks).await?;
     let (content, mutations) = (before.clone(), asked.mutations.clone());
-    let (adapters, key) = (Arc::clone(adapters), scenario.key.clone());
+    let (adapters, key) = (Arc::clone(shop.adapters()), scenario.key.clone());
     let admitted = tokio::task::spawn_blocking(move || {
         let policy = Policy::default();
         let adapters: Vec<&Adapter> = adapters.iter().filter(|adapter| takes_all(adapter, &policy)).collect();
@@ -134,7 +141,7 @@ async fn instruction(
 }
 
 /// What the scenario is tested on.
-async fn corpus(store: &Store, scenario: &Scenario) -> Result<Corpus, ProposeError> {
+pub(super) async fn corpus(store: &Store, scenario: &Scenario, tasks: &[Arc<Task>]) -> Result<Corpus, ProposeError> {
     let mut corpus = Corpus::default();
     for (at, task) in store.held_out(&scenario.key.0, &scenario.key.1).await?.iter().enumerate() {
         for message in &task.messages {
@@ -142,17 +149,20 @@ async fn corpus(store: &Store, scenario: &Scenario) -> Result<Corpus, ProposeErr
         }
         corpus.add_answer(&format!("the answer of held-out task {at}"), &task.answer)?;
     }
+    for task in tasks {
+        corpus.add_text(&format!("the task {}", task.name), &task.instruction)?;
+    }
     Ok(corpus)
 }
 
 /// A proposal is tried with the agent programs that take every kind of entry that it may touch; what others cannot take
 /// is left out where they are installed, and said there.
-fn takes_all(adapter: &Adapter, policy: &Policy) -> bool {
+pub(super) fn takes_all(adapter: &Adapter, policy: &Policy) -> bool {
     adapter.takes().is_superset(&policy.kinds)
 }
 
 /// Where nothing is installed, any address will do.
-fn trial(scenario: reef_core::ScenarioName) -> Binding {
+pub(super) fn trial(scenario: reef_core::ScenarioName) -> Binding {
     Binding {
         url: "http://127.0.0.1:8420".to_owned(),
         model: "model".to_owned(),

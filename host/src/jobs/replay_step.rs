@@ -14,10 +14,12 @@ use serde::Serialize;
 
 use super::gate_candidate::{Gated, gate_candidate, gated};
 use super::guest_reads::GuestReads;
+use super::harness_step::REVIEWED;
 use super::learn_scenario::{chosen, seed, state_of};
 use super::named_policies::{self, NamedPolicies, bindings};
 use super::rerun::{Folder, Proposer, engine, load, sandbox};
-use super::run_step::{CRITIC_STATE, HEAD_MOVED, HEAD_STAYS, guest_state};
+use super::run_step::{CRITIC_STATE, HEAD_MOVED, HEAD_STAYS, OTHER_SURFACE, guest_state};
+use super::surface::is_harness;
 use super::transcript::{Playback, content_of};
 use crate::config::Config;
 use crate::error::StartError;
@@ -87,7 +89,8 @@ pub async fn replay_step(wanted: &Wanted) -> Result<Replayed, StartError> {
     let sandbox = sandbox(limits, wanted.compile_in_process)?;
     let recipe = load(&sandbox, recipe_files::read(&folder.path, &digest)?).await?;
     let verifiers = verifiers::recorded(&sandbox, &folder.path, &transcript.environment.verifiers).await?;
-    let engine = if step.calls.len() > 1 || recipe.imports().contains(&Capability::Tokens) {
+    let trains = step.calls.len() > 1 && !is_harness(&recipe);
+    let engine = if trains || recipe.imports().contains(&Capability::Tokens) {
         Some(model(wanted, &transcript.environment).await?)
     } else {
         None
@@ -115,7 +118,9 @@ pub async fn replay_step(wanted: &Wanted) -> Result<Replayed, StartError> {
         state: BTreeMap::new(),
     };
     replay.select(&folder, wanted).await?;
-    if replay.step.calls.len() > 1
+    if replay.step.calls.len() > 1 && is_harness(&replay.recipe) {
+        replay.update_harness(&folder, wanted).await?;
+    } else if replay.step.calls.len() > 1
         && let Some(engine) = engine
     {
         replay.update(&folder, wanted, engine).await?;
@@ -153,28 +158,29 @@ fn shape(environment: &Environment) -> LoraConfig {
     serde_json::from_value(environment.lora.clone()).unwrap_or_default()
 }
 
-struct Replay {
+/// A step in the making.
+pub(super) struct Replay {
     key: ScenarioKey,
     reads: GuestReads,
-    context: Context,
-    step: Step,
-    inputs: StepInputs,
-    transcript: StepTranscript,
-    recipe: Recipe,
+    pub(super) context: Context,
+    pub(super) step: Step,
+    pub(super) inputs: StepInputs,
+    pub(super) transcript: StepTranscript,
+    pub(super) recipe: Recipe,
     items: Vec<Item>,
-    notes: Vec<String>,
+    pub(super) notes: Vec<String>,
     calls: Vec<CallReport>,
-    metrics: BTreeMap<String, f64>,
-    state: BTreeMap<String, Option<Vec<u8>>>,
+    pub(super) metrics: BTreeMap<String, f64>,
+    pub(super) state: BTreeMap<String, Option<Vec<u8>>>,
 }
 
 impl Replay {
-    fn compare(&mut self, name: impl Into<String>, was: impl Into<String>, is: impl Into<String>) {
+    pub(super) fn compare(&mut self, name: impl Into<String>, was: impl Into<String>, is: impl Into<String>) {
         let (was, is) = (was.into(), is.into());
         self.items.push(Item { name: name.into(), same: was == is, was, is });
     }
 
-    fn call(&self, samples: &Arc<Vec<PoolSample>>, state: BTreeMap<String, Vec<u8>>) -> Call {
+    pub(super) fn call(&self, samples: &Arc<Vec<PoolSample>>, state: BTreeMap<String, Vec<u8>>) -> Call {
         let call = Call {
             samples: Arc::clone(samples),
             batch: (0..u32::try_from(samples.len()).unwrap_or(0)).collect(),
@@ -186,7 +192,7 @@ impl Replay {
         self.reads.give(&self.key, call)
     }
 
-    fn take<T>(&mut self, outcome: Outcome<T>) -> Result<T, Fault> {
+    pub(super) fn take<T>(&mut self, outcome: Outcome<T>) -> Result<T, Fault> {
         self.calls.push(outcome.report);
         self.metrics.extend(outcome.metrics);
         let value = outcome.result?;
@@ -222,9 +228,18 @@ impl Replay {
         Ok(())
     }
 
-    async fn samples(&self, folder: &Folder, wanted: &Wanted, ids: &[RecordId]) -> Result<Vec<PoolSample>, StartError> {
+    pub(super) async fn samples(
+        &self,
+        folder: &Folder,
+        wanted: &Wanted,
+        ids: &[RecordId],
+    ) -> Result<Vec<PoolSample>, StartError> {
         let lags: BTreeMap<&RecordId, u32> = self.inputs.pool.iter().map(|entry| (&entry.report, entry.lag)).collect();
-        let samples = folder.store.samples(&wanted.tenant, &wanted.scenario, ids).await?;
+        let (scenario, parent) = ((&wanted.tenant, &wanted.scenario), &self.step.parent);
+        let samples = match is_harness(&self.recipe) {
+            true => folder.store.text_samples(scenario, ids, parent).await?,
+            false => folder.store.samples(scenario.0, scenario.1, ids).await?,
+        };
         let lag = |report: &RecordId| lags.get(report).copied().unwrap_or(u32::MAX);
         Ok(samples.into_iter().map(|sample| PoolSample { lag: lag(&sample.report), sample }).collect())
     }
@@ -244,6 +259,7 @@ impl Replay {
         let decision = match self.take(proposed.outcome) {
             Err(fault) => failed(&fault),
             Ok(Proposal::Skip(reason)) => format!("skipped: {reason}"),
+            Ok(Proposal::Harness(_)) => format!("failed: {OTHER_SURFACE}"),
             Ok(Proposal::Weights(candidate)) => match checkpoints.get(candidate as usize) {
                 None => "failed: the proposal names a candidate that was not taken in this step".to_owned(),
                 Some(files) => {
@@ -321,7 +337,7 @@ impl Replay {
     }
 
     /// Decision and state, unless the step ended for a reason that lies outside the recipe.
-    fn conclude(&mut self, decision: String) {
+    pub(super) fn conclude(&mut self, decision: String) {
         if matches!(&self.step.outcome, StepOutcome::Failed { reason } if reason == HEAD_MOVED) {
             self.notes.push(format!("decision and state are not compared: {HEAD_MOVED}; the recipe said: {decision}"));
             return;
@@ -330,6 +346,10 @@ impl Replay {
             self.state.clear();
         }
         let was = match &self.step.outcome {
+            StepOutcome::Held { reason } if let Some(reason) = reason.strip_suffix(REVIEWED) => {
+                self.notes.push(format!("the candidate passed{REVIEWED}"));
+                format!("released: {reason}")
+            }
             StepOutcome::Held { reason } if let Some(reason) = reason.strip_suffix(HEAD_STAYS) => {
                 self.notes.push(format!("the candidate passed{HEAD_STAYS}"));
                 format!("released: {reason}")
@@ -366,7 +386,7 @@ impl Replay {
     }
 }
 
-fn failed(fault: &Fault) -> String {
+pub(super) fn failed(fault: &Fault) -> String {
     format!("failed: {fault}")
 }
 

@@ -8,26 +8,28 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use reef_core::{
-    CallReport, DecidedBy, Gate, GateDecision, Release, ReleaseDecision, ReleaseManifest, ReleaseOrigin,
-    ReleaseVerdict, Step, StepOutcome, Surface, sha256_hex,
+    DecidedBy, Gate, GateDecision, Release, ReleaseDecision, ReleaseManifest, ReleaseOrigin, ReleaseVerdict, Step,
+    StepOutcome, Surface, sha256_hex,
 };
 use reef_engine::train::CRITIC_FILE;
 use reef_engine::{Engine, Weights};
 use reef_release::ReleaseFile;
 use reef_sandbox::{
-    Call, Context, Decision, Fault, FaultKind, HOST_STATE_PREFIX, Models, Outcome, PoolSample, Proposal, Recipe,
-    Training,
+    Call, Context, Decision, Fault, FaultKind, Models, Outcome, PoolSample, Proposal, Recipe, Training,
 };
 use reef_store::{Bytes, Commit, Environment, STATE_WRITER_KEY, StepInputs, StepTranscript, Store};
 
 use super::bound_models::BoundModels;
 use super::exchange_recipe::Exchange;
 use super::gate_candidate::{CANDIDATE, Gated, SERVED, gate_candidate, gated};
+use super::harness_step::run_harness_step;
 use super::held_out::{Binding, HeldOut, Measured, ScoreCache, StepModels};
 use super::named_policies;
+pub use super::step_context::{context, context_outside, guest_state, record_call, recorded_state};
+use super::surface::is_harness;
 use super::trainer_thread::{Abort, Files, Start, StepTraining, TrainerThread};
 use super::transcript::{Recorder, Recording, content_of};
-use crate::clock::now_ms;
+use crate::episodes::Shop;
 use crate::provider::config::BindingSection;
 use crate::scenarios::{Scenario, ScenarioError, Scenarios, Served};
 use crate::telemetry;
@@ -37,6 +39,8 @@ pub const CRITIC_STATE: &str = "reef.critic";
 
 /// Why a step ends when somebody else minted a release meanwhile.
 pub const HEAD_MOVED: &str = "the head moved while the step ran; its samples go back to the pool";
+/// Why a step fails whose recipe proposes something else than it said.
+pub const OTHER_SURFACE: &str = "the recipe proposes changes of the harness and says that it evolves weights";
 /// Why a candidate that passed is held.
 pub const HEAD_STAYS: &str = "; held, because the head stays while a rollout runs";
 
@@ -73,6 +77,8 @@ pub struct Workshop {
     pub bound: BoundModels,
     /// The configured bindings.
     pub bindings: BTreeMap<String, BindingSection>,
+    /// Where episodes are played.
+    pub shop: Shop,
 }
 
 /// What one step works on.
@@ -108,6 +114,9 @@ pub type StepError = ScenarioError;
 pub async fn run_step(workshop: &Workshop, work: Work) -> Result<Ended, StepError> {
     // A closed semaphore means that the process ends; the step is re-formed at the next start.
     let _turn = workshop.turn.acquire().await.map_err(|_| ScenarioError::Interrupted)?;
+    if is_harness(&workshop.recipe) {
+        return run_harness_step(workshop, work).await;
+    }
     let began = Instant::now();
     let abort = Abort::default();
     let watchdog = tokio::spawn({
@@ -174,6 +183,7 @@ impl Run<'_> {
         let candidate = match self.take(proposed) {
             Ok(Proposal::Weights(candidate)) => candidate,
             Ok(Proposal::Skip(reason)) => return Decided::Skip(reason),
+            Ok(Proposal::Harness(_)) => return Decided::Fail(OTHER_SURFACE.to_owned(), None),
             Err(fault) => return Decided::Fail(fault.to_string(), Some(fault)),
         };
         let checkpoint =
@@ -446,49 +456,4 @@ impl Run<'_> {
 
 fn decision(verdict: ReleaseVerdict, by: DecidedBy, reason: &str) -> ReleaseDecision {
     ReleaseDecision { verdict, by, reason: reason.to_owned() }
-}
-
-/// Puts a call of the sandbox, whichever it is, into the metrics.
-pub fn record_call(report: &CallReport) {
-    metrics::counter!("reef_recipe_fuel_total", "function" => report.function.clone()).increment(report.fuel);
-    if report.fault.is_some() {
-        metrics::counter!("reef_recipe_faults_total", "function" => report.function.clone()).increment(1);
-    }
-}
-
-/// The part of a state bucket that is the recipe's own.
-pub fn guest_state(mut state: BTreeMap<String, Vec<u8>>) -> BTreeMap<String, Vec<u8>> {
-    state.retain(|key, _| !key.starts_with(HOST_STATE_PREFIX));
-    state
-}
-
-/// The inputs of a call that are not data.
-pub fn context(scenario: &Scenario, step: &Step) -> Context {
-    Context {
-        tenant: scenario.key.0.to_string(),
-        scenario: scenario.key.1.to_string(),
-        step: step.step,
-        now_ms: step.now_ms,
-        seed: step.seed,
-        head: step.parent.to_string(),
-        max_staleness: scenario.settings().max_staleness,
-    }
-}
-
-/// Key and value of a state bucket as they are recorded, and back.
-pub fn recorded_state(state: BTreeMap<String, Vec<u8>>) -> reef_store::RecordedState {
-    state.into_iter().map(|(key, value)| (key, Bytes(value))).collect()
-}
-
-/// The context of a call that belongs to no step.
-pub fn context_outside(scenario: &Scenario) -> Context {
-    Context {
-        tenant: scenario.key.0.to_string(),
-        scenario: scenario.key.1.to_string(),
-        step: 0,
-        now_ms: now_ms(),
-        seed: 0,
-        head: scenario.served().release.release_id.to_string(),
-        max_staleness: scenario.settings().max_staleness,
-    }
 }

@@ -44,7 +44,7 @@ impl Recorder {
         (heard.calls.clone(), !heard.cut)
     }
 
-    fn note(&self, call: ModelCall) {
+    pub(super) fn note(&self, call: ModelCall) {
         let mut heard = locked(&self.0);
         let bytes = match &call.answer {
             Ok(value) | Err(value) => value.to_string().len(),
@@ -63,7 +63,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Function and binding of a call, and the digest of its other arguments.
-fn question(function: &str, binding: &str, mut arguments: Value) -> ModelCall {
+pub(super) fn question(function: &str, binding: &str, mut arguments: Value) -> ModelCall {
     // Two orders of the same keys are the same question.
     arguments.sort_all_objects();
     ModelCall {
@@ -201,18 +201,27 @@ impl Playback {
     }
 
     fn answer<T: DeserializeOwned>(&self, asked: &ModelCall) -> Result<T, ModelsError> {
+        match self.hear(asked) {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(refusal)) => Err(refusal_from_json(&refusal)),
+            Err(diverged) => Err(ModelsError::Other(diverged)),
+        }
+    }
+
+    /// The recorded answer or refusal; the error is where this hearing differs from the step's.
+    pub(super) fn hear<T: DeserializeOwned>(&self, asked: &ModelCall) -> Result<Result<T, Value>, String> {
         let mut tape = locked(&self.0);
         if let Some(told) = &tape.diverged {
-            return Err(ModelsError::Other(told.clone()));
+            return Err(told.clone());
         }
         tape.number += 1;
         let number = tape.number;
         let place = |call: &ModelCall| format!("{} of '{}'", call.function, call.binding);
         let problem = match tape.calls.pop_front() {
             Some(known) if (&known.function, &known.binding, &known.request) == key(asked) => match known.answer {
-                Err(refusal) => return Err(refusal_from_json(&refusal)),
+                Err(refusal) => return Ok(Err(refusal)),
                 Ok(value) => match serde_json::from_value(value) {
-                    Ok(answer) => return Ok(answer),
+                    Ok(answer) => return Ok(Ok(answer)),
                     Err(error) => format!("model call {number}: the recorded answer cannot be read: {error}"),
                 },
             },
@@ -223,7 +232,7 @@ impl Playback {
             None => format!("model call {number}: {} was not made in the step, or is not kept", place(asked)),
         };
         tape.diverged = Some(problem.clone());
-        Err(ModelsError::Other(problem))
+        Err(problem)
     }
 }
 

@@ -87,7 +87,8 @@ pub struct GeneratedRecords;
 impl Records for GeneratedRecords {
     fn record(&self, id: &RecordId) -> Result<Option<RecordView>, String> {
         let RequestView { messages, session, tags } = request(id.as_str());
-        Ok(Some(RecordView { messages, tags, session }))
+        let answer = format!("Answer of {id}.");
+        Ok(Some(RecordView { messages, tags, session, answer }))
     }
 }
 

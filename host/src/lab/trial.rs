@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 use super::experience::stream;
 use super::{call, told_fault};
 use crate::jobs::learn_scenario::chosen;
+use crate::jobs::step_harness::CANDIDATE;
 
 /// Samples in memory, whatever the configuration says.
 const WAITING_MAX: usize = 100_000;
@@ -116,7 +117,12 @@ impl Bench<'_> {
         let proposed = self.recipe.propose_update(self.call(number, &batch)).await;
         let Some(proposal) = self.take(&mut step, proposed, told_proposal) else { return step };
         self.gone.extend(batch.iter().map(|pooled| pooled.sample.sequence));
-        if let Proposal::Weights(candidate) = proposal {
+        let candidate = match proposal {
+            Proposal::Weights(candidate) => Some(candidate),
+            Proposal::Harness(_) => Some(CANDIDATE),
+            Proposal::Skip(_) => None,
+        };
+        if let Some(candidate) = candidate {
             let judged = self.recipe.evaluate(self.call(number, &batch), candidate).await;
             let verdict = self.take(&mut step, judged, |verdict| format!("{:?}: {}", verdict.decision, verdict.reason));
             step.metrics.extend(verdict.into_iter().flat_map(|verdict| verdict.measurements));
@@ -171,6 +177,7 @@ pub fn told_selection(selection: &Selection) -> String {
 fn told_proposal(proposal: &Proposal) -> String {
     match proposal {
         Proposal::Weights(candidate) => format!("proposes checkpoint {candidate}"),
+        Proposal::Harness(changes) => format!("proposes {} changes of the harness", changes.len()),
         Proposal::Skip(reason) => format!("skips: {reason}"),
     }
 }

@@ -120,7 +120,7 @@ impl Scenarios {
 
     /// Brings the branch of the harness to the head of the database. The database is right whatever becomes of this:
     /// a branch that lags is aligned at the next change or start.
-    pub(super) async fn align_harness(&self, scenario: &Scenario) {
+    pub async fn align_harness(&self, scenario: &Scenario) {
         if let Err(error) = self.align_harness_ref(&scenario.key).await {
             tracing::warn!(scenario = %scenario.key.1, %error, "release.align_harness");
         }

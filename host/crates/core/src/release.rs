@@ -83,6 +83,9 @@ pub struct ReleaseEvaluation {
     pub candidate: Option<f64>,
     /// Mean score of what served.
     pub incumbent: Option<f64>,
+    /// The weights that answered while a harness was measured; either may be rolled back alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weights: Option<ReleaseId>,
 }
 
 /// What was decided about a candidate when its release was written.

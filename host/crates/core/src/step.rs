@@ -76,7 +76,7 @@ pub struct CallReport {
 pub struct Step {
     /// Number within the scenario, from 1.
     pub step: u32,
-    /// Head when the batch was formed.
+    /// Head of the surface that the step changes, when the batch was formed.
     pub parent: ReleaseId,
     /// Reports that make the batch, in order.
     pub batch: Vec<RecordId>,
@@ -101,4 +101,18 @@ pub struct Step {
     /// How it ended.
     #[serde(flatten)]
     pub outcome: StepOutcome,
+}
+
+impl Step {
+    /// Why it ended as it did; none while it runs.
+    pub fn outcome_reason(&self) -> Option<&str> {
+        match &self.outcome {
+            StepOutcome::Running => None,
+            StepOutcome::Released { reason, .. }
+            | StepOutcome::Rejected { reason }
+            | StepOutcome::Held { reason }
+            | StepOutcome::Skipped { reason }
+            | StepOutcome::Failed { reason } => Some(reason),
+        }
+    }
 }

@@ -34,6 +34,6 @@ pub use install::{InstalledRelease, Requirement, RequirementKind, install_script
 pub use leakage::{ANSWER_CHARS_MIN, Corpus, CorpusError, Exempt, Leak, RUN_WORDS, WORDS_MIN};
 pub use mutation::{Applied, Change, MUTATIONS_MAX, Mutation, MutationError, read_mutations};
 pub use name::{EntryKind, EntryName, ID_CHARS_MAX};
-pub use render::{Binding, LeftOut, RenderError, RenderedFile, Rendering, render};
+pub use render::{Binding, Client, LeftOut, RenderError, RenderedFile, Rendering, Started, render};
 pub use text::TEXT_BYTES_MAX;
 pub use tree::{ENTRIES_MAX, TREE_BYTES_MAX, Tree};

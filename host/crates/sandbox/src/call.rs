@@ -19,7 +19,7 @@ use crate::output::{self, Proposal, Selection, Verdict};
 use crate::run::{Ended, run};
 use crate::state::is_host_key;
 use crate::traffic::Bytes;
-use crate::{Cancel, Capability, Fault, FaultKind, Models, Records, Tokens, Training, Verifiers};
+use crate::{Cancel, Capability, Fault, FaultKind, Harness, Models, Records, Tokens, Training, Verifiers};
 
 /// A sample and its distance from the head.
 #[derive(Debug, Clone, PartialEq)]
@@ -65,6 +65,8 @@ pub struct Call {
     pub training: Option<Box<dyn Training>>,
     /// The models; a call without them answers model calls with an error.
     pub models: Option<Box<dyn Models>>,
+    /// The harness; a call without it answers with an error.
+    pub harness: Option<Box<dyn Harness>>,
     /// The tokenizer; a call without it answers with an error.
     pub tokens: Option<Arc<dyn Tokens>>,
     /// The records behind the samples; a call without them answers with an error.
@@ -88,6 +90,7 @@ impl Call {
             state: BTreeMap::new(),
             training: None,
             models: None,
+            harness: None,
             tokens: None,
             records: None,
             verifiers: Verifiers::default(),
@@ -118,6 +121,8 @@ pub struct Outcome<T> {
     pub training: Option<Box<dyn Training>>,
     /// The models, likewise.
     pub models: Option<Box<dyn Models>>,
+    /// The harness, likewise.
+    pub harness: Option<Box<dyn Harness>>,
 }
 
 impl Recipe {
@@ -321,6 +326,7 @@ impl Recipe {
             metrics: state.gauges.values,
             training: state.training.worker,
             models: state.models.worker,
+            harness: state.harness.worker,
         }
     }
 
@@ -335,6 +341,7 @@ impl Recipe {
             metrics: BTreeMap::new(),
             training: None,
             models: None,
+            harness: None,
         }
     }
 }

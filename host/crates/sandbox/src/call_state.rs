@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 
 use crate::call::{Call, Context, PoolSample};
 use crate::experience::Records;
+use crate::harness::HarnessHost;
 use crate::log::LogBudget;
 use crate::memory::MemoryBudget;
 use crate::meter::Meter;
@@ -60,6 +61,7 @@ pub(crate) struct CallState {
     pub(crate) log: LogBudget,
     pub(crate) training: TrainingHost,
     pub(crate) models: ModelsHost,
+    pub(crate) harness: HarnessHost,
     pub(crate) tokens: Option<Arc<dyn Tokens>>,
     pub(crate) records: Option<Arc<dyn Records>>,
     pub(crate) verifiers: Verifiers,
@@ -132,6 +134,7 @@ impl CallState {
             log: LogBudget::new(limits.log_bytes_max),
             training: TrainingHost::new(call.training),
             models: ModelsHost { worker: call.models },
+            harness: HarnessHost { worker: call.harness },
             tokens: call.tokens,
             records: call.records,
             verifiers: call.verifiers,

@@ -16,7 +16,7 @@ pub enum Capability {
     Training,
     /// Model calls and held-out scores.
     Models,
-    /// Trees of harness entries and episodes; this host does not provide it.
+    /// The tree of the agent's harness, and episodes that try it.
     Harness,
     /// Verifiers that the operator installed.
     Verify,
@@ -67,11 +67,6 @@ impl Capability {
         }
     }
 
-    /// Does this host provide it?
-    pub fn provided(self) -> bool {
-        self != Self::Harness
-    }
-
     /// The capability of that name.
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|capability| capability.as_str() == name)
@@ -90,10 +85,9 @@ impl fmt::Display for Capability {
 pub struct Grants(pub BTreeSet<Capability>);
 
 impl Grants {
-    /// Everything that this host provides, except `requests`: changing what users send is granted by name.
+    /// Everything, except `requests`: changing what users send is granted by name.
     pub fn all() -> Self {
-        let usual = |capability: &Capability| capability.provided() && *capability != Capability::Requests;
-        Capability::ALL.into_iter().filter(usual).collect()
+        Capability::ALL.into_iter().filter(|capability| *capability != Capability::Requests).collect()
     }
 
     /// Nothing.
@@ -130,7 +124,7 @@ mod tests {
     #[test]
     fn changing_requests_is_granted_by_name_only() {
         let all = Grants::all();
-        assert!(!all.contains(Capability::Requests) && !all.contains(Capability::Harness));
+        assert!(!all.contains(Capability::Requests) && all.contains(Capability::Harness));
         assert!(all.contains(Capability::Verify) && all.contains(Capability::Tokens));
         let named: Grants = serde_json::from_str(r#"["requests"]"#).expect("known");
         assert!(named.contains(Capability::Requests));

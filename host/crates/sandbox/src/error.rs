@@ -51,9 +51,6 @@ pub enum SandboxError {
         "the recipe needs '{0}' and the operator does not grant it; add it to recipes.grants or use another recipe"
     )]
     NotGranted(Capability),
-    /// A capability that this host knows and does not have.
-    #[error("the recipe imports '{0}', which this server does not provide")]
-    NotProvided(Capability),
     /// A version of the interface that this host does not know, or several of them.
     #[error("{0}; this host knows {known}", known = crate::generation::known())]
     Version(String),

@@ -26,6 +26,8 @@ pub struct RecordView {
     pub tags: Vec<(String, String)>,
     /// Session of the request.
     pub session: Option<String>,
+    /// Text of the answer.
+    pub answer: String,
 }
 
 /// The records behind the samples of a call. Methods may block.
@@ -246,7 +248,9 @@ impl CallState {
     }
 
     pub(crate) async fn messages(&mut self, item: u32) -> Result<Vec<Message>, ExperienceError> {
-        let messages = self.record(item, Place::First).await?.messages;
+        // Without tokens the sample is no trajectory: its last exchange holds the whole conversation.
+        let place = if self.has_tokens(item) { Place::First } else { Place::Last };
+        let messages = self.record(item, place).await?.messages;
         bounded(messages, item)
     }
 
@@ -260,10 +264,19 @@ impl CallState {
     }
 
     pub(crate) async fn response_text(&mut self, item: u32) -> Result<String, ExperienceError> {
+        if !self.has_tokens(item) {
+            let answer = self.record(item, Place::Last).await?.answer;
+            return bounded(answer, item);
+        }
         let ids = self.token_cell(item, |parts| parts.response.to_vec())?;
         let text = self.blocking(self.tokens.clone(), move |tokens| tokens.decode(&ids)).await;
         let text = self.found(text, "the tokenizer")?;
         bounded(text, item)
+    }
+
+    /// True also for a sample that is not there, which is then told by what was asked of it.
+    fn has_tokens(&mut self, item: u32) -> bool {
+        self.recorded(item).map_or(true, |item| !item.sample.trajectory.tokens.is_empty())
     }
 
     async fn record(&mut self, item: u32, place: Place) -> Result<RecordView, ExperienceError> {

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use reef_core::RecordId;
+
 use super::*;
 use crate::call::testing;
 
@@ -89,6 +91,7 @@ impl Records for Kept {
                 messages: vec![Message { role: "user".into(), content: id.to_string() }],
                 tags: vec![("team".into(), "a".into())],
                 session: Some("s".into()),
+                answer: "blue".into(),
             })),
         }
     }
@@ -105,4 +108,18 @@ async fn records_are_read_by_the_ids_of_the_sample() {
     assert!(matches!(state.session(0).await, Err(ExperienceError::Absent(_))));
     assert_eq!(state.session(1).await, Err(ExperienceError::Other("the disk is gone".into())));
     assert!(matches!(state.response_text(2).await, Err(ExperienceError::Other(_))), "no tokenizer in this call");
+}
+
+#[tokio::test]
+async fn a_sample_without_tokens_is_read_from_its_last_record() {
+    let mut state = testing::state(3, vec![2]);
+    let mut samples = state.samples.to_vec();
+    let trajectory = &mut samples[2].sample.trajectory;
+    (trajectory.tokens, trajectory.prompt_length) = (Vec::new(), 0);
+    (trajectory.mask, trajectory.logprobs) = (Vec::new(), Vec::new());
+    samples[2].sample.records = vec![RecordId::parse("first").expect("an id"), RecordId::parse("last").expect("an id")];
+    state.samples = Arc::new(samples);
+    state.records = Some(Arc::new(Kept));
+    assert_eq!(state.response_text(2).await.as_deref(), Ok("blue"));
+    assert_eq!(state.messages(2).await.expect("kept")[0].content, "last", "it holds the whole conversation");
 }

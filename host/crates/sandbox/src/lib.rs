@@ -22,6 +22,7 @@ mod experience;
 mod fault;
 mod gauges;
 mod generation;
+mod harness;
 mod hooks;
 mod lanes;
 mod limits;
@@ -58,6 +59,9 @@ pub use error::SandboxError;
 pub use experience::{RecordView, Records};
 pub use fault::{Blame, Fault, FaultKind};
 pub use gauges::Gauges;
+pub use harness::{
+    EpisodeStatus, Harness, HarnessChange, HarnessEntry, HarnessEpisode, HarnessError, HarnessKind, HarnessTree,
+};
 pub use hooks::{Exchange, Exports, Judgement, RequestView};
 pub use limits::SandboxConfig;
 pub use load::Recipe;

@@ -158,9 +158,6 @@ async fn load_verifier(sandbox: Sandbox, bytes: Vec<u8>) -> Result<Verifier, San
 
 /// Everything must be provided by this host and granted by the operator.
 fn check_grants(wanted: &BTreeSet<Capability>, grants: &Grants) -> Result<(), SandboxError> {
-    if let Some(capability) = wanted.iter().find(|capability| !capability.provided()) {
-        return Err(SandboxError::NotProvided(*capability));
-    }
     match wanted.iter().find(|capability| !grants.contains(**capability)) {
         Some(capability) => Err(SandboxError::NotGranted(*capability)),
         None => Ok(()),

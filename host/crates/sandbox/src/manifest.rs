@@ -166,14 +166,14 @@ impl Manifest {
     pub(crate) fn from_guest(raw: raw::Manifest, known: &[Capability]) -> Result<Self, SandboxError> {
         check(is_recipe_name(&raw.name), "name", "must be 1 to 64 of a-z, 0-9 and '-', starting with a letter")?;
         check(is_version(&raw.version), "version", "must be a semantic version such as 1.2.3")?;
-        check(raw.surface == Surface::Weights, "surface", "must be weights: this server evolves nothing else")?;
+        check(raw.surface != Surface::Router, "surface", "must be weights or harness: this server evolves no router")?;
         check(raw.report_fields.len() <= FIELDS_MAX, "report-fields", "has more than 64 entries")?;
         check(raw.config.len() <= FIELDS_MAX, "config", "has more than 64 entries")?;
         check(raw.top_k <= TOP_K_MAX, "top-k", "must be at most 64")?;
         Ok(Self {
             name: raw.name,
             version: raw.version,
-            surface: Surface::Weights,
+            surface: raw.surface,
             needs_score: raw.needs_score,
             report_fields: report_fields(raw.report_fields)?,
             config: config_keys(raw.config)?,
@@ -327,7 +327,7 @@ mod tests {
         let mut wrong = raw();
         wrong.config[0].default_json = "\"x\"".into();
         assert!(refusal(wrong).contains("not a number"));
-        assert!(refusal(raw::Manifest { surface: Surface::Harness, ..raw() }).contains("evolves nothing else"));
+        assert!(refusal(raw::Manifest { surface: Surface::Router, ..raw() }).contains("evolves no router"));
         let older = Manifest::from_guest(raw(), &[Capability::Log]).expect_err("unknown to it").to_string();
         assert!(older.contains("names 'experience', which is none of log"), "{older}");
     }

@@ -6,9 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 
 use crate::call_state::CallState;
+use crate::harness::check_changes;
 use crate::raw;
 use crate::text::{clean, is_metric_name};
-use crate::{Fault, FaultKind};
+use crate::{Fault, FaultKind, HarnessChange, Surface};
 
 /// Characters of a reason.
 const REASON_CHARS_MAX: usize = 500;
@@ -51,6 +52,8 @@ pub struct Selection {
 pub enum Proposal {
     /// A checkpoint of this call.
     Weights(u32),
+    /// Changes of the harness, in their order; never empty.
+    Harness(Vec<HarnessChange>),
     /// Nothing to release, and why.
     Skip(String),
 }
@@ -173,14 +176,22 @@ pub(crate) fn proposal(raw: raw::Proposal, state: &CallState) -> Result<Proposal
         raw::Proposal::Weights(candidate) => {
             Err(invalid(format!("candidate {candidate} is not a checkpoint of this call")))
         }
-        raw::Proposal::Mutations(count) => Err(other_surface("mutations", count, "harness")),
+        raw::Proposal::Mutations(changes) if evolves_harness(state) => {
+            check_changes(&changes).map_err(|told| invalid(format!("the proposal: {told}")))?;
+            Ok(Proposal::Harness(changes))
+        }
+        raw::Proposal::Mutations(changes) => Err(other_surface("mutations", changes.len(), "harness")),
         raw::Proposal::Router(count) => Err(other_surface("router", count, "router")),
         raw::Proposal::Skip(why) => Ok(Proposal::Skip(reason(&why))),
     }
 }
 
+fn evolves_harness(state: &CallState) -> bool {
+    state.manifest.as_ref().is_some_and(|manifest| manifest.surface == Surface::Harness)
+}
+
 fn other_surface(what: &str, count: usize, surface: &str) -> Fault {
-    invalid(format!("the proposal '{what}' ({count} of them) changes the {surface}; this server evolves weights"))
+    invalid(format!("the proposal '{what}' ({count} of them) changes the {surface}, which is not the recipe's surface"))
 }
 
 pub(crate) fn verdict(raw: raw::Verdict) -> Result<Verdict, Fault> {
@@ -208,8 +219,11 @@ pub(crate) fn verdict(raw: raw::Verdict) -> Result<Verdict, Fault> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::call::testing;
+    use crate::{HarnessKind, Manifest};
 
     fn selected(choice: raw::Choice, retire: &[u32]) -> Result<Selection, String> {
         let state = testing::state(4, vec![0, 2, 3]);
@@ -270,9 +284,16 @@ mod tests {
         state.training.candidates.push(5);
         assert_eq!(proposal(raw::Proposal::Weights(5), &state), Ok(Proposal::Weights(5)));
         assert!(proposal(raw::Proposal::Weights(6), &state).is_err());
-        for other in [raw::Proposal::Mutations(2), raw::Proposal::Router(0)] {
+        let removal = vec![HarnessChange::Remove(HarnessKind::Skill, "ropes".into())];
+        for other in [raw::Proposal::Mutations(removal.clone()), raw::Proposal::Router(0)] {
             let fault = proposal(other, &state).expect_err("another surface");
-            assert!(fault.message.contains("this server evolves weights"), "{fault}");
+            assert!(fault.message.contains("not the recipe's surface"), "{fault}");
+            assert_eq!(fault.kind, FaultKind::InvalidOutput);
+        }
+        state.manifest = Some(Arc::new(Manifest { surface: Surface::Harness, ..testing::manifest() }));
+        assert_eq!(proposal(raw::Proposal::Mutations(removal.clone()), &state), Ok(Proposal::Harness(removal)));
+        for wrong in [vec![], vec![HarnessChange::Remove(HarnessKind::Skill, "../x".into())]] {
+            let fault = proposal(raw::Proposal::Mutations(wrong), &state).expect_err("broken");
             assert_eq!(fault.kind, FaultKind::InvalidOutput);
         }
         assert_eq!(proposal(raw::Proposal::Skip("warm\u{7}".into()), &state), Ok(Proposal::Skip("warm\\u{7}".into())));

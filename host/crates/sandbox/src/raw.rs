@@ -5,7 +5,7 @@
 use reef_core::Message;
 
 use crate::traffic::Bytes;
-use crate::{Decision, ReportField, Surface, ValueKind};
+use crate::{Decision, HarnessChange, ReportField, Surface, ValueKind};
 
 pub(crate) struct ConfigKey {
     pub(crate) name: String,
@@ -47,8 +47,7 @@ pub(crate) struct Selection {
 
 pub(crate) enum Proposal {
     Weights(u32),
-    /// With the number of changes.
-    Mutations(usize),
+    Mutations(Vec<HarnessChange>),
     /// With the number of rules.
     Router(usize),
     Skip(String),
@@ -115,8 +114,9 @@ impl Bytes for Proposal {
         match self {
             Self::Weights(candidate) => candidate.bytes(),
             Self::Skip(why) => why.bytes(),
+            Self::Mutations(changes) => changes.bytes(),
             // Refused as a whole; their size does not matter.
-            Self::Mutations(_) | Self::Router(_) => 0,
+            Self::Router(_) => 0,
         }
     }
 }

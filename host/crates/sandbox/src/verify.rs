@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use reef_core::CallReport;
 
-use crate::call::Call;
+use crate::call::{Call, Context};
 use crate::call_state::{CallState, denied_becomes};
 use crate::engine::Sandbox;
 use crate::generation::{Export, Linked, Returned};
@@ -73,6 +73,20 @@ impl Verifier {
     /// SHA-256 of the component, 64 hex digits.
     pub fn digest(&self) -> &str {
         &self.0.digest
+    }
+
+    /// Checks an answer outside of any call; the score, or a sentence that says why there is none.
+    pub async fn judge(&self, context: Context, task: String, answer: String) -> Result<f64, String> {
+        if task.len() > TEXT_BYTES_MAX || answer.len() > TEXT_BYTES_MAX {
+            return Err(format!("task and answer have at most {TEXT_BYTES_MAX} bytes each"));
+        }
+        let label = format!("verifier sha256:{}", self.digest()).into();
+        match self.check(Call::new(context), label, Export::Check { task, answer }, self.fuel()).await.0 {
+            Ok(Returned::Checked(Ok(check))) => Ok(check.score),
+            Ok(Returned::Checked(Err(told))) => Err(clean(&told, DETAIL_CHARS_MAX)),
+            Ok(_) => Err("the answer of another function came back".to_owned()),
+            Err(fault) => Err(fault.to_string()),
+        }
     }
 
     /// Fuel of one check.

@@ -286,6 +286,11 @@ pub(crate) async fn require_head(
     Err(StoreError::HeadMoved { scenario, expected: expected.cloned(), actual }.into())
 }
 
+/// The surface of a release of the scenario.
+pub(crate) async fn surface_of(conn: &mut Connection, key: &Key, id: &ReleaseId) -> Result<Option<Surface>, Fault> {
+    Ok(select_release(conn, key, id).await?.map(|listed| listed.release.manifest.surface))
+}
+
 /// Writes a candidate that waits for a person; the head stays.
 pub(crate) async fn hold(conn: &mut Connection, key: &Key, row: &ReleaseRow) -> Result<(), Fault> {
     insert(conn, key, row, "held").await

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use reef_core::{RecordId, Sample, ScenarioName, TenantId};
+use reef_core::{RecordId, ReleaseId, Sample, ScenarioName, TenantId};
 
 use crate::Store;
 use crate::codec::{from_text, to_text};
@@ -11,7 +11,7 @@ use crate::error::{Fault, StoreError, conflict, damaged, invalid};
 use crate::key::Key;
 use crate::records::{read_tokens, record_id};
 use crate::sql::{self, Connection, Value};
-use crate::trajectory::{Exchange, Graded, Unusable, form};
+use crate::trajectory::{Exchange, Forming, Graded, Unusable};
 
 /// Samples of one pool or batch; all their tokens are in memory at once.
 const SAMPLES_MAX: u32 = 16_384;
@@ -55,7 +55,19 @@ impl Store {
     /// oldest usable report; reports on a record of the running step are left out until the step ends.
     pub async fn pool(&self, t: &TenantId, s: &ScenarioName, limit: u32) -> Result<Pool, StoreError> {
         let mut conn = self.reader().await?;
-        self.told(select_pool(&mut conn, &Key::of(t, s), limit.min(SAMPLES_MAX)).await)
+        self.told(select_pool(&mut conn, &Key::of(t, s), limit.min(SAMPLES_MAX), Forming::Tokens).await)
+    }
+
+    /// The pool of a learner that reads texts: records need no tokens and form no trajectory, so that its samples have
+    /// empty columns. They are said to come from `release`.
+    pub async fn text_pool(
+        &self,
+        (t, s): (&TenantId, &ScenarioName),
+        limit: u32,
+        release: &ReleaseId,
+    ) -> Result<Pool, StoreError> {
+        let mut conn = self.reader().await?;
+        self.told(select_pool(&mut conn, &Key::of(t, s), limit.min(SAMPLES_MAX), Forming::Texts(release)).await)
     }
 
     /// Forms the samples of these reports again, in the given order, whatever their state.
@@ -66,7 +78,18 @@ impl Store {
         reports: &[RecordId],
     ) -> Result<Vec<Sample>, StoreError> {
         let mut conn = self.reader().await?;
-        self.told(select_samples(&mut conn, &Key::of(t, s), reports).await)
+        self.told(select_samples(&mut conn, &Key::of(t, s), reports, Forming::Tokens).await)
+    }
+
+    /// The same of samples as in [`Store::text_pool`].
+    pub async fn text_samples(
+        &self,
+        (t, s): (&TenantId, &ScenarioName),
+        reports: &[RecordId],
+        release: &ReleaseId,
+    ) -> Result<Vec<Sample>, StoreError> {
+        let mut conn = self.reader().await?;
+        self.told(select_samples(&mut conn, &Key::of(t, s), reports, Forming::Texts(release)).await)
     }
 
     /// Forms each of these reports into a sample as if none had been used yet, or says why it cannot be one.
@@ -78,7 +101,7 @@ impl Store {
         reports: &[RecordId],
     ) -> Result<Vec<(RecordId, Result<Sample, Unusable>)>, StoreError> {
         let mut conn = self.reader().await?;
-        self.told(select_formed(&mut conn, &Key::of(t, s), reports).await)
+        self.told(select_formed(&mut conn, &Key::of(t, s), reports, Forming::Tokens).await)
     }
 
     /// Sets pending reports aside for ever, with reasons. One that is retired already keeps its first reason;
@@ -127,7 +150,7 @@ impl Store {
 
 type GradedRow = (String, i64, Option<f64>, String, Option<String>);
 
-async fn select_pool(conn: &mut Connection, key: &Key, limit: u32) -> Result<Pool, Fault> {
+async fn select_pool(conn: &mut Connection, key: &Key, limit: u32, forming: Forming<'_>) -> Result<Pool, Fault> {
     let sql = "SELECT report, sequence, score, metadata, content FROM samples AS mine \
                WHERE tenant = $1 AND scenario = $2 AND state = 'pending' AND NOT EXISTS ( \
                  SELECT 1 FROM sample_records AS a \
@@ -156,7 +179,7 @@ async fn select_pool(conn: &mut Connection, key: &Key, limit: u32) -> Result<Poo
             Some((record, (by, _))) => {
                 Err(format!("record graded already: record {record} by report {by}; amend that").into())
             }
-            None => form(graded, &turns),
+            None => forming.form(graded, &turns),
         };
         match formed {
             Ok(sample) => {
@@ -169,8 +192,13 @@ async fn select_pool(conn: &mut Connection, key: &Key, limit: u32) -> Result<Poo
     Ok(pool)
 }
 
-async fn select_samples(conn: &mut Connection, key: &Key, reports: &[RecordId]) -> Result<Vec<Sample>, Fault> {
-    let formed = select_formed(conn, key, reports).await?;
+async fn select_samples(
+    conn: &mut Connection,
+    key: &Key,
+    reports: &[RecordId],
+    forming: Forming<'_>,
+) -> Result<Vec<Sample>, Fault> {
+    let formed = select_formed(conn, key, reports, forming).await?;
     let found: HashSet<&RecordId> = formed.iter().map(|(report, _)| report).collect();
     if let Some(missing) = reports.iter().find(|id| !found.contains(id)) {
         return Err(StoreError::UnknownReference(missing.clone()).into());
@@ -185,6 +213,7 @@ async fn select_formed(
     conn: &mut Connection,
     key: &Key,
     reports: &[RecordId],
+    forming: Forming<'_>,
 ) -> Result<Vec<(RecordId, Result<Sample, Unusable>)>, Fault> {
     if reports.len() > SAMPLES_MAX as usize {
         return Err(invalid(format!("{} samples at once; the limit is {SAMPLES_MAX}", reports.len())));
@@ -200,7 +229,7 @@ async fn select_formed(
         let report = graded.report.clone();
         // Its own step may have consumed the records: that does not unmake the batch, so that nobody asks here.
         let turns = exchanges.get(report.as_str()).map_or(&[][..], Vec::as_slice);
-        formed.push((report, form(graded, turns)));
+        formed.push((report, forming.form(graded, turns)));
     }
     Ok(formed)
 }

@@ -204,7 +204,9 @@ async fn begin(conn: &mut Connection, key: Key, row: StepRow, inputs: Option<Bod
         let again = row.same(&running);
         return if again { Ok(()) } else { Err(conflict(format!("step {number} is running; end it first"))) };
     }
-    releases::require_head(conn, &key, (Surface::Weights, Some(&step.parent))).await?;
+    // A step begins on the head of the surface that it changes.
+    let surface = releases::surface_of(conn, &key, &step.parent).await?.unwrap_or(Surface::Weights);
+    releases::require_head(conn, &key, (surface, Some(&step.parent))).await?;
     let next = next_number(conn, &key).await?;
     if step.step != next {
         return Err(conflict(format!("step {} cannot begin: the next step is {next}", step.step)));

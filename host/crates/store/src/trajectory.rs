@@ -1,7 +1,9 @@
 //! How a report and the records it references become one sample, or why they cannot.
 //! Pure: `samples.rs` reads the rows. Reasons read `kind: detail`, so that they can be counted by kind.
 
-use reef_core::{AssemblyError, RecordId, ReleaseId, Sample, TokenTrace, Trajectory, Turn, assemble, sha256_hex};
+use reef_core::{
+    Alternatives, AssemblyError, RecordId, ReleaseId, Sample, TokenTrace, Trajectory, Turn, assemble, sha256_hex,
+};
 use serde_json::{Map, Value};
 
 use crate::codec::ids_to_bytes;
@@ -54,8 +56,59 @@ impl From<AssemblyError> for Unusable {
     }
 }
 
-/// Forms the sample; `exchanges` in the order in which they happened.
-pub(crate) fn form(graded: Graded, exchanges: &[Exchange]) -> Result<Sample, Unusable> {
+/// What a sample is made for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Forming<'a> {
+    /// Training on tokens.
+    Tokens,
+    /// Reading texts; the release is the one that such samples are said to come from.
+    Texts(&'a ReleaseId),
+}
+
+impl Forming<'_> {
+    /// Forms the sample; `exchanges` in the order in which they happened.
+    pub(crate) fn form(self, graded: Graded, exchanges: &[Exchange]) -> Result<Sample, Unusable> {
+        match self {
+            Self::Tokens => form(graded, exchanges),
+            Self::Texts(release) => form_text(graded, exchanges, release),
+        }
+    }
+}
+
+/// A sample without columns: what the records say is read by their ids.
+fn form_text(graded: Graded, exchanges: &[Exchange], release: &ReleaseId) -> Result<Sample, Unusable> {
+    for exchange in exchanges {
+        if eligible(exchange)? == "failed" {
+            return Err(format!("request failed: record {}", exchange.record).into());
+        }
+    }
+    if exchanges.is_empty() {
+        return Err("no record: it references none".to_owned().into());
+    }
+    let records: Vec<RecordId> = exchanges.iter().map(|exchange| exchange.record.clone()).collect();
+    let ids: Vec<&str> = records.iter().map(RecordId::as_str).collect();
+    Ok(Sample {
+        prompt_key: sha256_hex(ids.join("\n").as_bytes()),
+        report: graded.report,
+        records,
+        score: graded.score,
+        metadata: graded.metadata,
+        trajectory: Trajectory {
+            tokens: Vec::new(),
+            prompt_length: 0,
+            mask: Vec::new(),
+            logprobs: Vec::new(),
+            turns: Vec::new(),
+            alternatives: Alternatives::NONE,
+        },
+        temperature: 1.0,
+        release: release.clone(),
+        release_sequence: 0,
+        sequence: graded.sequence,
+    })
+}
+
+fn form(graded: Graded, exchanges: &[Exchange]) -> Result<Sample, Unusable> {
     let traces = exchanges.iter().map(usable).collect::<Result<Vec<_>, _>>()?;
     let (release, release_sequence) = one_release(&traces)?;
     let temperature = one_temperature(&traces)?;
@@ -75,7 +128,8 @@ pub(crate) fn form(graded: Graded, exchanges: &[Exchange]) -> Result<Sample, Unu
     })
 }
 
-fn usable(exchange: &Exchange) -> Result<&TokenTrace, String> {
+/// The record's status, of one that may be learned from.
+fn eligible(exchange: &Exchange) -> Result<&str, String> {
     let id = &exchange.record;
     let Some(status) = exchange.status.as_deref() else {
         return Err(format!("record gone: record {id} was erased or dropped"));
@@ -89,6 +143,11 @@ fn usable(exchange: &Exchange) -> Result<&TokenTrace, String> {
     if let Some(report) = &exchange.consumed_by {
         return Err(format!("record trained already: record {id} through report {report}"));
     }
+    Ok(status)
+}
+
+fn usable(exchange: &Exchange) -> Result<&TokenTrace, String> {
+    let (id, status) = (&exchange.record, eligible(exchange)?);
     let sampled = exchange.tokens.as_ref().filter(|trace| !trace.output.is_empty());
     match (status, sampled) {
         ("failed", _) => Err(format!("request failed: record {id}")),

@@ -36,8 +36,9 @@ pub async fn install(
     Query(wanted): Query<Installed>,
 ) -> Result<Response, ApiError> {
     let scenario = harnesses.open(&caller, Scope::Read).await?;
-    let names = || harnesses.adapters.iter().map(|adapter| adapter.name.as_str()).collect::<Vec<_>>().join(", ");
-    let adapter = wanted.adapter.as_deref().and_then(|name| harnesses.adapters.get(name));
+    let adapters = harnesses.shop.adapters();
+    let names = || adapters.iter().map(|adapter| adapter.name.as_str()).collect::<Vec<_>>().join(", ");
+    let adapter = wanted.adapter.as_deref().and_then(|name| adapters.get(name));
     let adapter = adapter
         .ok_or_else(|| ApiError::invalid("adapter", format!("name an agent program in 'adapter': {}", names())))?;
     let version = wanted.version.as_deref().map(str::parse).transpose();
@@ -52,7 +53,7 @@ pub async fn install(
     let tokens = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     let binding = Binding {
         url: address(&headers)?,
-        model: info.name.clone(),
+        model: harnesses.shop.model(),
         scenario: scenario.key.1.clone(),
         release: id.to_string(),
         context_tokens: tokens(info.context_length),

@@ -15,7 +15,6 @@ use axum::http::{HeaderName, HeaderValue};
 use axum::response::{IntoResponse, Response};
 use reef_core::{Release, ReleaseId, Surface};
 use reef_engine::Engine;
-use reef_harness::Adapters;
 use reef_intake::Redactor;
 use reef_store::{ListedRelease, Store};
 use serde::Deserialize;
@@ -25,6 +24,7 @@ use super::caller::Caller;
 use super::error::ApiError;
 use super::params::Query;
 use crate::config::Scope;
+use crate::episodes::Shop;
 use crate::scenarios::{HarnessContent, Scenario, Scenarios};
 
 /// Names the release of an answer.
@@ -37,8 +37,8 @@ pub struct Harnesses {
     pub store: Store,
     /// Scenarios in service.
     pub scenarios: Arc<Scenarios>,
-    /// Agent programs.
-    pub adapters: Arc<Adapters>,
+    /// Where episodes are played, and the agent programs.
+    pub shop: Shop,
     /// Whose model installed programs ask for.
     pub engine: Engine,
     /// Takes secrets out of what people ask.
@@ -134,7 +134,7 @@ fn version(listed: &ListedRelease) -> Value {
 /// `GET /reef/harness/adapters`: the agent programs, what each takes and what it cannot take.
 pub async fn adapters(State(harnesses): State<Harnesses>, caller: Caller) -> Result<Json<Value>, ApiError> {
     caller.require(Scope::Read)?;
-    let rows = harnesses.adapters.iter().map(|adapter| {
+    let rows = harnesses.shop.adapters().iter().map(|adapter| {
         json!({
             "name": adapter.name,
             "title": adapter.title,

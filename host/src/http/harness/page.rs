@@ -9,7 +9,7 @@ use axum::http::{HeaderValue, header};
 use axum::response::{Html, IntoResponse, Response};
 use reef_core::{ReleaseId, ReleaseOrigin};
 use reef_harness::{Diff, FileChange, FileDiff, LineChange, Requirement};
-use reef_store::{HarnessProposal, ListedRelease, RecordBody};
+use reef_store::{HarnessProposal, ListedRelease, RecordBody, ReleaseStatus};
 use serde_json::{Value, json};
 
 use super::Harnesses;
@@ -75,7 +75,7 @@ pub async fn page(
         }),
         diff,
         requires,
-        adapters: harnesses.adapters.iter().map(|adapter| adapter.name.as_str()).collect(),
+        adapters: harnesses.shop.adapters().iter().map(|adapter| adapter.name.as_str()).collect(),
         chain: releases.iter().rev().take(CHAIN_SHOWN).cloned().collect(),
         listed,
     };
@@ -89,8 +89,10 @@ fn find(releases: &[ListedRelease], step: &str) -> Result<ListedRelease, ApiErro
         (_, Ok(id)) => releases.iter().find(|listed| listed.release.release_id == id),
         (Ok(number), Err(_)) => {
             let of_number = || releases.iter().filter(move |listed| listed.release.manifest.sequence == number);
-            let waited =
-                |listed: &&ListedRelease| matches!(listed.release.manifest.origin, ReleaseOrigin::Proposal { .. });
+            let waited = |listed: &&ListedRelease| {
+                matches!(listed.release.manifest.origin, ReleaseOrigin::Proposal { .. })
+                    || matches!(listed.status, ReleaseStatus::Held | ReleaseStatus::Rejected)
+            };
             of_number().find(|listed| !waited(listed)).or_else(|| of_number().next_back())
         }
         (Err(_), Err(_)) => return Err(ApiError::invalid("step", "name a release by its number or its id")),

@@ -30,7 +30,7 @@ impl From<ProposeError> for ApiError {
         match error {
             ProposeError::UnknownRequest(_) => Self::invalid("request", error.to_string()),
             ProposeError::Requires(_) => Self::invalid("request", error.to_string()),
-            ProposeError::Corpus(_) => Self::conflict(error.to_string()),
+            ProposeError::Corpus(_) | ProposeError::Tasks(_) => Self::conflict(error.to_string()),
             ProposeError::Scenario(error) => error.into(),
             ProposeError::Store(error) => error.into(),
         }
@@ -49,8 +49,8 @@ pub async fn propose(
     asked.session = asked.session.or(caller.session).map(|session| redact_text(&harnesses.redactor, &session));
     // A client that goes away must not cut a release off from its proposal.
     let proposing = tokio::spawn(async move {
-        let Harnesses { store, scenarios, adapters, .. } = &harnesses;
-        propose_harness(scenarios, (store, adapters), &scenario, asked).await
+        let Harnesses { store, scenarios, shop, .. } = &harnesses;
+        propose_harness(scenarios, (store, shop), &scenario, asked).await
     });
     let proposal = proposing.await.map_err(|_| ScenarioError::Interrupted)??;
     Ok(Json(match proposal {

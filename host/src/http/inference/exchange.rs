@@ -64,6 +64,8 @@ pub struct Exchange {
     pub receipt: RecordId,
     /// Arrival, milliseconds since the epoch.
     pub created_at_ms: i64,
+    /// False: nothing of it is stored, and its receipt names nothing.
+    pub recorded: bool,
     /// Keeps reports on this receipt waiting until the record is durable.
     pub in_flight: InFlight,
     /// Who answers.
@@ -206,6 +208,10 @@ impl Exchange {
         body: Value,
         failure: Option<&ApiError>,
     ) -> Result<(), ApiError> {
+        if !self.recorded {
+            self.in_flight.settle();
+            return Ok(());
+        }
         let span = tracing::info_span!("record", record.id = %self.receipt);
         let response = record::stored(self, body, status, failure);
         let record = record::record(self, reply, status, response, telemetry::traceparent(&span));

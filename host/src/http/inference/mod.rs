@@ -3,6 +3,7 @@
 //! here. The `Exchange` then runs to its end in a task of its own, whatever the client does.
 
 mod ending;
+pub mod evaluation;
 mod exchange;
 mod place;
 mod record;
@@ -41,6 +42,7 @@ use super::caller::Caller;
 use super::error::ApiError;
 use crate::clock::now_ms;
 use crate::config::Scope;
+use crate::episodes::Passes;
 use crate::provider::embedded::{self, Terms};
 use crate::provider::{Answering, Passed, Providers, Upstream};
 use crate::receipts::Receipts;
@@ -68,6 +70,8 @@ pub struct Serving {
     pub redactor: Arc<Redactor>,
     /// Sessions of requests that name none.
     pub sessions: Sessions,
+    /// Tokens of episodes.
+    pub passes: Passes,
 }
 
 /// `POST /v1/chat/completions`
@@ -97,7 +101,7 @@ async fn respond(
     JsonObject(body): JsonObject,
 ) -> Response {
     let answered = match caller.require(Scope::Infer) {
-        Ok(()) => answer(dialect, &serving, caller, body).await,
+        Ok(()) => answer(dialect, &serving, (caller, true), body).await,
         Err(error) => Err(error),
     };
     answered.unwrap_or_else(|error| error.in_dialect(dialect))
@@ -106,15 +110,18 @@ async fn respond(
 async fn answer(
     dialect: Dialect,
     serving: &Serving,
-    mut caller: Caller,
+    (mut caller, recorded): (Caller, bool),
     mut body: Map<String, Value>,
 ) -> Result<Response, ApiError> {
     let arrived = Instant::now();
     let (receipt, created_at_ms) = (RecordId::fresh(), now_ms());
     let mut ask = dialect.parse(&body)?;
     let mut resolved = resolve::resolve(serving, &caller, (dialect, &ask)).await?;
-    let placed = serving.sessions.place(&resolved.scenario.key, &mut caller, &body, receipt.as_str());
-    let place = rollout::assign(&mut resolved, &mut caller, &receipt);
+    let (mut placed, mut place) = (None, None);
+    if recorded {
+        placed = serving.sessions.place(&resolved.scenario.key, &mut caller, &body, receipt.as_str());
+        place = rollout::assign(&mut resolved, &mut caller, &receipt);
+    }
     let Resolved { scenario, served, upstream, .. } = resolved;
     transform::transform(&scenario, (dialect, &caller), &mut ask, &mut body).await;
     let span = span(&scenario, &served, &receipt);
@@ -130,6 +137,7 @@ async fn answer(
         ask: Arc::new(ask),
         envelope,
         store: serving.store.clone(),
+        recorded,
         in_flight: serving.receipts.register(&scenario.key, &receipt),
         scenario,
         served,
@@ -287,7 +295,9 @@ fn headers(exchange: &Exchange, arrived: Instant) -> HeaderMap {
             headers.insert(name, value);
         }
     };
-    set("x-reef-agent-record-id", &exchange.envelope.receipt);
+    if exchange.recorded {
+        set("x-reef-agent-record-id", &exchange.envelope.receipt);
+    }
     set("x-reef-release-id", &exchange.envelope.release);
     set("x-reef-artifact-version", &exchange.envelope.release);
     set("x-reef-overhead-ms", &format!("{:.3}", arrived.elapsed().as_secs_f64() * 1000.0));

@@ -102,6 +102,7 @@ impl Place {
                 ..seen.envelope.clone()
             },
             store: seen.store.clone(),
+            recorded: true,
             in_flight: serving.receipts.register(&seen.scenario.key, &receipt),
             scenario: Arc::clone(&seen.scenario),
             served: self.candidate,

@@ -3,6 +3,7 @@
 //! silence.
 
 mod entries;
+mod start;
 
 use std::collections::BTreeMap;
 
@@ -10,6 +11,8 @@ use reef_core::{ScenarioName, sha256_hex};
 use semver::Version;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
+
+pub use start::{Client, Started};
 
 use crate::adapter::{Adapter, fill_document, release_of};
 use crate::document::{self, Format};

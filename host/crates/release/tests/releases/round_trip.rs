@@ -118,6 +118,7 @@ fn a_manifest_tells_why_a_release_exists_and_who_let_it_through() {
         compared: 12,
         candidate: Some(0.75),
         incumbent: Some(0.1 + 0.2),
+        weights: Some(base.release_id.clone()),
     });
     full.decision = Some(ReleaseDecision {
         verdict: ReleaseVerdict::Held,

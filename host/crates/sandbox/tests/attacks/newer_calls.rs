@@ -66,8 +66,8 @@ async fn proposals_for_other_surfaces_are_refused() {
         };
         assert!(proposing(case(0, n(5))).await.contains("candidate 5"));
         let removal = case(1, f([bare(3), t("skill")]));
-        assert!(proposing(case(1, l([removal]))).await.contains("this server evolves weights"));
-        assert!(proposing(case(2, l([]))).await.contains("this server evolves weights"));
+        assert!(proposing(case(1, l([removal]))).await.contains("not the recipe's surface"));
+        assert!(proposing(case(2, l([]))).await.contains("not the recipe's surface"));
     })
     .await;
 }

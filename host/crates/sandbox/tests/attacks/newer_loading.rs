@@ -36,33 +36,33 @@ async fn a_component_of_two_versions_is_refused() {
     .await;
 }
 
-/// Loading a recipe that calls or asks for the harness → NotProvided.
+/// Loading a recipe that calls or asks for the harness, which the operator withholds → NotGranted.
 #[tokio::test]
-async fn the_harness_is_not_provided() {
+async fn the_harness_is_granted_or_not() {
     for_each_sandbox(async || {
         let sandbox = sandbox(small());
         let importing = Newer::good().importing("harness", "tasks");
         let refused = load_newer(&sandbox, importing).await.expect_err("refused");
-        assert_eq!(refused, SandboxError::NotProvided(Capability::Harness));
-        assert_eq!(refused.to_string(), "the recipe imports 'harness', which this server does not provide");
-        let mut asking = Newer::good();
+        assert_eq!(refused, SandboxError::NotAsked(Capability::Harness));
+        let mut asking = Newer::good().importing("harness", "tasks");
         asking.manifest.capabilities.push("harness");
-        assert_eq!(
-            load_newer(&sandbox, asking).await.expect_err("refused"),
-            SandboxError::NotProvided(Capability::Harness)
-        );
+        let bytes = asking.bytes();
+        let without: Grants = Grants::all().0.into_iter().filter(|own| *own != Capability::Harness).collect();
+        let refused = sandbox.load(bytes.clone(), &without).await.expect_err("refused");
+        assert_eq!(refused, SandboxError::NotGranted(Capability::Harness));
+        sandbox.load(bytes, &Grants::all()).await.expect("granted");
     })
     .await;
 }
 
-/// Loading a recipe that evolves the harness → its manifest, by field.
+/// Loading a recipe that evolves a router → its manifest, by field.
 #[tokio::test]
 async fn another_surface_is_refused_by_the_manifest() {
     for_each_sandbox(async || {
         let mut guest = Newer::good();
-        guest.manifest.surface = 1;
+        guest.manifest.surface = 2;
         let told = load_newer(&sandbox(small()), guest).await.expect_err("refused").to_string();
-        assert!(told.contains("surface must be weights"), "{told}");
+        assert!(told.contains("surface must be weights or harness"), "{told}");
     })
     .await;
 }

@@ -203,3 +203,27 @@ async fn samples_are_formed_again_in_the_order_asked_for() {
     let missing = fixture.store.samples(&tenant(), &name(), &ids(&["g-1", "g-13"])).await;
     assert_eq!(missing, Err(StoreError::UnknownReference(id("g-13"))));
 }
+
+#[tokio::test]
+async fn a_learner_that_reads_texts_needs_no_tokens_and_no_single_trajectory() {
+    // The second turn forks, and another record was answered by somebody who gives no tokens.
+    let fixture = two_turns(&[1, 2, 8, 4, 5, 6]).await;
+    let mut bare = inference("r-bare", &[1], &[2]);
+    bare.tokens = None;
+    fixture.answer(bare).await;
+    let mut failed = inference("r-failed", &[1], &[2]);
+    failed.status = RecordStatus::Failed;
+    fixture.answer(failed).await;
+    fixture.report(report("g-bare", &["r-bare"])).await.expect("graded");
+    fixture.report(report("g-failed", &["r-failed"])).await.expect("graded");
+    let head = release_id(7);
+    let pool = fixture.store.text_pool((&tenant(), &name()), 1_000, &head).await.expect("pool");
+    assert_eq!(usable(&pool), ["g-1", "g-bare"]);
+    assert_eq!(reasons(&pool), [("g-failed", "request failed: record r-failed")]);
+    let sample = &pool.samples[0];
+    assert_eq!((&sample.records, &sample.release), (&ids(&["r-1", "r-2"]), &head));
+    assert!(sample.trajectory.tokens.is_empty() && sample.trajectory.mask.is_empty());
+    let again = fixture.store.text_samples((&tenant(), &name()), &ids(&["g-bare"]), &head).await.expect("formed");
+    assert_eq!(again, pool.samples[1..]);
+    assert_eq!(usable(&fixture.pool().await), Vec::<&str>::new(), "training on tokens needs them");
+}

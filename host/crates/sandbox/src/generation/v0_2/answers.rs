@@ -85,7 +85,9 @@ pub(super) fn selection(answer: Result<wit::Selection, wit::Failure>) -> Returne
 pub(super) fn proposal(answer: Result<wit::Proposal, wit::Failure>) -> Returned {
     let proposal = |raw| match raw {
         wit::Proposal::Weights(candidate) => raw::Proposal::Weights(candidate),
-        wit::Proposal::Mutations(changes) => raw::Proposal::Mutations(changes.len()),
+        wit::Proposal::Mutations(changes) => {
+            raw::Proposal::Mutations(changes.into_iter().map(super::harness::change).collect())
+        }
         wit::Proposal::Router(rules) => raw::Proposal::Router(rules.len()),
         wit::Proposal::Skip(why) => raw::Proposal::Skip(why),
     };

@@ -2,6 +2,7 @@
 
 mod answers;
 mod experience;
+mod harness;
 mod host;
 mod training;
 
@@ -34,6 +35,7 @@ mod bindings {
         imports: {
             "reef:recipe/training": async,
             "reef:recipe/models": async,
+            "reef:recipe/harness": async,
             "reef:recipe/verify": async,
             "reef:recipe/tokens": async,
             "reef:recipe/experience.messages": async,
@@ -85,7 +87,8 @@ pub(super) fn link(
             Capability::Config => recipe::config::add_to_linker::<_, Own>(&mut linker, |state| state),
             Capability::Log => recipe::log::add_to_linker::<_, Own>(&mut linker, |state| state),
             Capability::Metrics => recipe::metrics::add_to_linker::<_, Own>(&mut linker, |state| state),
-            Capability::Harness | Capability::Requests => Ok(()),
+            Capability::Harness => recipe::harness::add_to_linker::<_, Own>(&mut linker, |state| state),
+            Capability::Requests => Ok(()),
         };
         linked.map_err(LinkError::Invalid)?;
     }

@@ -1,0 +1,56 @@
+//! What the calls of a step are given beside data, and how they are booked. Steps, live exchanges, requests, replays and
+//! backtests share it.
+
+use std::collections::BTreeMap;
+
+use reef_core::{CallReport, Step};
+use reef_sandbox::{Context, HOST_STATE_PREFIX};
+use reef_store::Bytes;
+
+use crate::clock::now_ms;
+use crate::scenarios::Scenario;
+
+/// Puts a call of the sandbox, whichever it is, into the metrics.
+pub fn record_call(report: &CallReport) {
+    metrics::counter!("reef_recipe_fuel_total", "function" => report.function.clone()).increment(report.fuel);
+    if report.fault.is_some() {
+        metrics::counter!("reef_recipe_faults_total", "function" => report.function.clone()).increment(1);
+    }
+}
+
+/// The part of a state bucket that is the recipe's own.
+pub fn guest_state(mut state: BTreeMap<String, Vec<u8>>) -> BTreeMap<String, Vec<u8>> {
+    state.retain(|key, _| !key.starts_with(HOST_STATE_PREFIX));
+    state
+}
+
+/// The inputs of a call that are not data.
+pub fn context(scenario: &Scenario, step: &Step) -> Context {
+    Context {
+        tenant: scenario.key.0.to_string(),
+        scenario: scenario.key.1.to_string(),
+        step: step.step,
+        now_ms: step.now_ms,
+        seed: step.seed,
+        head: step.parent.to_string(),
+        max_staleness: scenario.settings().max_staleness,
+    }
+}
+
+/// Key and value of a state bucket as they are recorded, and back.
+pub fn recorded_state(state: BTreeMap<String, Vec<u8>>) -> reef_store::RecordedState {
+    state.into_iter().map(|(key, value)| (key, Bytes(value))).collect()
+}
+
+/// The context of a call that belongs to no step.
+pub fn context_outside(scenario: &Scenario) -> Context {
+    Context {
+        tenant: scenario.key.0.to_string(),
+        scenario: scenario.key.1.to_string(),
+        step: 0,
+        now_ms: now_ms(),
+        seed: 0,
+        head: scenario.served().release.release_id.to_string(),
+        max_staleness: scenario.settings().max_staleness,
+    }
+}
