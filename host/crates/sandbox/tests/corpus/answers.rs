@@ -159,6 +159,7 @@ fn selection(selection: &Selection) -> Value {
 fn proposal(proposal: &Proposal) -> Value {
     match proposal {
         Proposal::Weights(candidate) => json!({ "weights": candidate }),
+        Proposal::Harness(changes) => json!({ "harness": changes }),
         Proposal::Skip(reason) => json!({ "skip": reason }),
     }
 }

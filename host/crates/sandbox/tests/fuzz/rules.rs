@@ -80,6 +80,7 @@ pub fn selection(selection: &Selection) -> Result<(), String> {
 pub fn proposal(proposal: &Proposal) -> Result<(), String> {
     match proposal {
         Proposal::Weights(candidate) => Err(format!("candidate {candidate} out of nothing")),
+        Proposal::Harness(changes) => Err(format!("{changes:?} from a recipe of weights")),
         Proposal::Skip(why) => harmless(why),
     }
 }

@@ -175,6 +175,7 @@ fn selection(selection: &Selection) -> Value {
 fn proposal(proposal: &Proposal) -> Value {
     match proposal {
         Proposal::Weights(candidate) => json!({ "tag": "weights", "val": candidate }),
+        Proposal::Harness(changes) => json!({ "tag": "harness", "val": changes }),
         Proposal::Skip(why) => json!({ "tag": "skip", "val": why }),
     }
 }
