@@ -30,13 +30,15 @@ guests: recipes
 	cargo build $(GUESTS) $(WASM)
 	cargo build $(EXAMPLES) $(WASM)
 
-## The recipe best-of in Python, TypeScript and C, under target/languages.
+## The recipe best-of in Python, TypeScript and C, and sao in the first two, under target/languages.
 languages:
 	scripts/setup-languages.sh
 	mkdir -p target/languages
 	sdk/c/build.sh sdk/c/examples/best_of.c target/languages/best-of-c.wasm
 	sdk/js/build.sh sdk/js/examples/best-of.ts target/languages/best-of-js.wasm
 	sdk/python/build.sh sdk/python/examples/best_of.py target/languages/best-of-python.wasm
+	sdk/js/build.sh sdk/js/examples/sao.ts target/languages/sao-js.wasm
+	sdk/python/build.sh sdk/python/examples/sao.py target/languages/sao-python.wasm
 
 ## Hostile bytes against the loader, the lifting of answers and a registry's texts, for ten minutes each (FUZZ_SECONDS).
 FUZZ_SECONDS ?= 600
