@@ -148,6 +148,7 @@ impl StepHarness {
                 candidate.ok_or_else(|| HarnessError::Refused("there is no candidate in this call".to_owned()))
             }
             HarnessTree::Candidate(other) => Err(HarnessError::Refused(format!("there is no candidate {other}"))),
+            HarnessTree::Changed(changes) if changes.is_empty() => Ok(self.shared.incumbent.clone()),
             HarnessTree::Changed(changes) => self.admitted(&changes).map_err(HarnessError::Refused),
         }
     }

@@ -17,16 +17,16 @@ use serde::{Deserialize, Serialize};
 use crate::agent::{Agent, Ask, Ended, Home, Settings, Stop};
 use crate::bounded::shortened;
 use crate::cage::bridge::{COMMAND, Outside, SOCKET};
-use crate::cage::{Bounds, Cage, Inside};
+use crate::cage::{self, Bounds, Cage, Inside};
 use crate::task::Task;
 use crate::verify::{OUTPUT_FILE, Tried, Verdict, verify};
 
-/// The agent's folder, inside a cage.
-pub const WORK_INSIDE: &str = "/work";
+/// The agent's folder, inside a cage. No program lies under such a name, so that none is hidden.
+pub const WORK_INSIDE: &str = "/episode/work";
 /// Its home, inside.
-pub const HOME_INSIDE: &str = "/home/agent";
+pub const HOME_INSIDE: &str = "/episode/home";
 /// The task's own folder, inside; only the verifier sees it.
-pub const TASK_INSIDE: &str = "/task";
+pub const TASK_INSIDE: &str = "/episode/task";
 /// Bytes of a trace.
 const TRACE_BYTES_MAX: usize = 4 << 10;
 
@@ -256,7 +256,7 @@ impl Plan {
         let mut inside = Inside { argv, environment, home: Some(home.to_owned()), ..Inside::of(work) };
         let _way_out = if self.cage.isolates() {
             inside.programs.clone_from(programs);
-            inside.programs.push(reef.parent().unwrap_or(reef).to_owned());
+            inside.programs.extend(cage::needed_by(reef));
             let socket = seen.join(SOCKET).display().to_string();
             let bridge = [reef.display().to_string(), COMMAND.to_owned(), socket, gateway.port.to_string()];
             inside.argv = bridge.into_iter().chain(inside.argv).collect();

@@ -76,7 +76,7 @@ pub struct Inside {
     pub home: Option<PathBuf>,
     /// A folder that it may read, seen at `TASK_INSIDE`.
     pub task: Option<PathBuf>,
-    /// Folders that it may read, seen where they are.
+    /// Files and folders that it may read, seen where they are.
     pub programs: Vec<PathBuf>,
 }
 
@@ -159,8 +159,8 @@ impl Cage {
         for folder in SYSTEM {
             command.args(["--ro-bind-try", folder, folder]);
         }
-        for folder in &inside.programs {
-            command.arg("--ro-bind").arg(folder).arg(folder);
+        for place in &inside.programs {
+            command.arg("--ro-bind").arg(place).arg(place);
         }
         command.arg("--bind").arg(&inside.work).arg(WORK_INSIDE);
         if let Some(home) = &inside.home {
@@ -178,6 +178,22 @@ impl Cage {
         command.args(["--chdir", WORK_INSIDE, "--"]);
         command
     }
+}
+
+/// What this program needs inside to start itself: its own file, and the folders of the libraries that it runs with.
+pub(crate) fn needed_by(program: &Path) -> Vec<PathBuf> {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let files = maps.lines().filter_map(|line| line.find('/').and_then(|at| line.get(at..)));
+    let libraries = files.filter(|path| path.contains(".so")).map(Path::new);
+    let mut needed: Vec<PathBuf> = Vec::new();
+    for path in std::iter::once(program).chain(libraries.filter_map(Path::parent)) {
+        // What the system has is there already.
+        let there = SYSTEM.iter().any(|system| path.starts_with(system));
+        if !there && path.exists() && !needed.iter().any(|known| known == path) {
+            needed.push(path.to_owned());
+        }
+    }
+    needed
 }
 
 /// The program, if it isolates here.

@@ -115,3 +115,12 @@ async fn an_isolated_program_sees_no_network_no_process_and_no_other_file() {
     let done = cage.run(&inside, Bounds::default()).await.expect("runs");
     assert_eq!(done.output, format!("{WORK_INSIDE}\n"), "{done:?}");
 }
+
+#[test]
+fn a_program_brings_itself_and_no_folder_of_the_system() {
+    let own = std::env::current_exe().expect("a path");
+    let needed = needed_by(&own);
+    assert_eq!(needed.first(), Some(&own));
+    assert!(needed.iter().all(|place| !place.starts_with("/usr") && !place.starts_with("/lib")), "{needed:?}");
+    assert!(needed.iter().skip(1).all(|place| place.is_dir()), "{needed:?}");
+}
