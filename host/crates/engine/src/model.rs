@@ -1,9 +1,9 @@
 //! The network on libtorch, f32, differentiable, in reading order: shape, weights, forward.
-//! The trainer calls `hidden_train`; `reef_cpu` serves the same weights in its own forms, and tests compare the
+//! The trainer calls `hidden`; `reef_cpu` serves the same weights in its own forms, and tests compare the
 //! two. q and k are in the layout of Hugging Face (rotation by halves), whatever the file has.
 //!
-//! Legend: `b` rows, `t` positions, `n` tokens of a step over all requests, `d` model width, `h` query heads,
-//! `g` key-value heads, `q` query heads per key-value head, `c` width of one head, `l` cached positions, `v` vocabulary.
+//! Legend: `b` rows, `t` positions of a row, `p` of the beginning that rows share and `s` of the rest, `n` = p + b·s,
+//! `d` model width, `h` query heads, `g` key-value heads, `c` width of one head, `v` vocabulary.
 
 use tch::{Device, Kind, Tensor};
 
@@ -202,20 +202,27 @@ impl Model {
         &self.config
     }
 
-    /// Hidden states after the final norm, `[b, t, d]`, of right-padded `tokens_bt` (int64). Causal, without a
-    /// cache, differentiable through the tensors of `adapter`. What stands on padding is meaningless.
+    /// Hidden states after the final norm, `[b, t, d]`, of right-padded `tokens_bt` (int64), see `hidden`.
     pub fn hidden_train(&self, tokens_bt: &Tensor, adapter: Option<&Lora>) -> Result<Tensor, EngineError> {
-        let (_, t) = tokens_bt.size2()?;
+        let (b, t) = tokens_bt.size2()?;
+        let none = Tensor::f_zeros([0], (Kind::Int64, Device::Cpu))?;
+        let sequences = Sequences { prefix_p: none, rest_bs: tokens_bt.shallow_clone() };
+        Ok(self.hidden(&sequences, adapter)?.f_view([b, t, self.config.hidden_size])?)
+    }
+
+    /// Hidden states after the final norm, `[n, d]`: those of the shared beginning, then those of the rests, row by
+    /// row. Causal, without a cache, differentiable through the tensors of `adapter`. What stands on padding is
+    /// meaningless.
+    pub fn hidden(&self, sequences: &Sequences, adapter: Option<&Lora>) -> Result<Tensor, EngineError> {
+        let spans = sequences.spans()?;
         let max = self.config.context_length;
-        if t > max as i64 {
-            return Err(EngineError::ContextExceeded { prompt: t.unsigned_abs() as usize, max });
+        if spans.p + spans.s > max as i64 {
+            return Err(EngineError::ContextExceeded { prompt: (spans.p + spans.s).unsigned_abs() as usize, max });
         }
-        let rope = Rope {
-            cos: self.rope_cos.f_narrow(0, 0, t)?.f_unsqueeze(1)?,
-            sin: self.rope_sin.f_narrow(0, 0, t)?.f_unsqueeze(1)?,
-        };
+        let rope = Rope { cos: spans.of_positions(&self.rope_cos)?, sin: spans.of_positions(&self.rope_sin)? };
         let scale = adapter.map_or(0.0, Lora::scale);
-        let mut x_btd = Tensor::f_embedding(&self.embedding, tokens_bt, -1, false, false)?;
+        let tokens_n = Tensor::f_cat(&[sequences.prefix_p.shallow_clone(), sequences.rest_bs.f_flatten(0, 1)?], 0)?;
+        let mut x_nd = Tensor::f_embedding(&self.embedding, &tokens_n, -1, false, false)?;
         for (index, layer) in self.layers.iter().enumerate() {
             let lora = match adapter {
                 Some(adapter) => Some(
@@ -226,14 +233,85 @@ impl Model {
                 ),
                 None => None,
             };
-            x_btd = layer.forward_train(&self.config, &rope, &x_btd, lora.map(|lora| (lora, scale)))?;
+            x_nd = layer.forward(&self.config, (&spans, &rope), &x_nd, lora.map(|lora| (lora, scale)))?;
         }
-        rms_norm(&x_btd, &self.norm, self.config.norm_eps)
+        rms_norm(&x_nd, &self.norm, self.config.norm_eps)
     }
 
     /// Logits `[.., v]` of hidden states `[.., d]`.
     pub fn logits(&self, hidden: &Tensor) -> Result<Tensor, EngineError> {
         linear(hidden, self.head.as_deref().unwrap_or(&self.embedding))
+    }
+}
+
+/// Sequences that begin alike: their beginning once, and the rest of each, right-padded.
+#[derive(Debug)]
+pub struct Sequences {
+    /// Ids, int64 `[p]`; p may be 0.
+    pub prefix_p: Tensor,
+    /// Ids, int64 `[b, s]`.
+    pub rest_bs: Tensor,
+}
+
+impl Sequences {
+    fn spans(&self) -> Result<Spans, EngineError> {
+        let (b, s) = self.rest_bs.size2()?;
+        let p = self.prefix_p.size1()?;
+        // The rest of a row sees the whole beginning, and of itself what is not after it.
+        let sees_sk = match p {
+            0 => None,
+            p => Some(Tensor::f_ones([s, p + s], (Kind::Bool, Device::Cpu))?.f_tril(p)?),
+        };
+        Ok(Spans { p, b, s, sees_sk })
+    }
+}
+
+/// How the positions of a pass lie side by side.
+#[derive(Debug)]
+struct Spans {
+    p: i64,
+    b: i64,
+    s: i64,
+    /// What each position of a rest attends to, bool `[s, p + s]`, where there is a shared beginning.
+    sees_sk: Option<Tensor>,
+}
+
+impl Spans {
+    /// Of a table by position `[positions, c]`, the rows `[n, 1, c]` of every position.
+    fn of_positions(&self, table: &Tensor) -> Result<Tensor, EngineError> {
+        let rest = table.f_narrow(0, self.p, self.s)?.f_repeat([self.b, 1])?;
+        Ok(Tensor::f_cat(&[table.f_narrow(0, 0, self.p)?, rest], 0)?.f_unsqueeze(1)?)
+    }
+
+    /// Those of the shared beginning as one row, and those of the rests: `[1, heads, p, c]` and `[b, heads, s, c]`.
+    fn cut(&self, x_nhc: &Tensor) -> Result<[Tensor; 2], EngineError> {
+        let (_, heads, c) = x_nhc.size3()?;
+        let rest = x_nhc.f_narrow(0, self.p, self.b * self.s)?.f_view([self.b, self.s, heads, c])?;
+        let prefix = x_nhc.f_narrow(0, 0, self.p)?.f_unsqueeze(0)?;
+        Ok([prefix.f_transpose(1, 2)?, rest.f_transpose(1, 2)?])
+    }
+
+    /// Keys or values of whole sequences, `[b, g, p + s, c]`.
+    fn whole(&self, [prefix_1gpc, rest_bgsc]: &[Tensor; 2]) -> Result<Tensor, EngineError> {
+        let (_, g, _, c) = rest_bgsc.size4()?;
+        Ok(Tensor::f_cat(&[prefix_1gpc.f_expand([self.b, g, self.p, c], false)?, rest_bgsc.shallow_clone()], 2)?)
+    }
+
+    /// softmax(q kᵀ / √c) v over what is not after a position, `[n, h·c]`.
+    fn attend(&self, q: &[Tensor; 2], k: &[Tensor; 2], v: &[Tensor; 2]) -> Result<Tensor, EngineError> {
+        let mixed = |q: &Tensor, k: &Tensor, v: &Tensor, sees: Option<&Tensor>| {
+            let shared_heads = q.size4()?.1 != k.size4()?.1;
+            let causal = sees.is_none();
+            let mixed = Tensor::f_scaled_dot_product_attention(q, k, v, sees, 0.0, causal, None::<f64>, shared_heads)?;
+            Ok::<_, EngineError>(mixed.f_transpose(1, 2)?.f_flatten(2, 3)?.f_flatten(0, 1)?)
+        };
+        let ([q_prefix, q_rest], [k_prefix, k_rest], [v_prefix, v_rest]) = (q, k, v);
+        if self.p == 0 {
+            return mixed(q_rest, k_rest, v_rest, None);
+        }
+        let prefix = mixed(q_prefix, k_prefix, v_prefix, None)?;
+        let rest = mixed(q_rest, &self.whole(k)?, &self.whole(v)?, self.sees_sk.as_ref())?;
+        Ok(Tensor::f_cat(&[prefix, rest], 0)?)
     }
 }
 
@@ -335,15 +413,15 @@ impl Layer {
         })
     }
 
-    fn forward_train(
+    fn forward(
         &self,
         config: &ModelConfig,
-        rope: &Rope,
-        x_btd: &Tensor,
+        (spans, rope): (&Spans, &Rope),
+        x_nd: &Tensor,
         lora: Option<(&LayerLora, f64)>,
     ) -> Result<Tensor, EngineError> {
         let (h, g, c) = (config.heads, config.heads_kv, config.head_width);
-        let (b, t, _) = x_btd.size3()?;
+        let (n, _) = x_nd.size2()?;
         let adapted = |x: &Tensor, weight: &Tensor, pairs: &dyn Fn(&LayerLora) -> Vec<&Pair>| {
             let y = linear(x, weight)?;
             let delta = lora.map(|(lora, scale)| lora_delta(x, &pairs(lora), scale)).transpose()?.flatten();
@@ -352,34 +430,22 @@ impl Layer {
                 None => Ok::<_, EngineError>(y),
             }
         };
-        let normed_btd = rms_norm(x_btd, &self.attention_norm, config.norm_eps)?;
-        let mut qkv = adapted(&normed_btd, &self.qkv, &|l| vec![&l.q, &l.k, &l.v])?;
+        let normed_nd = rms_norm(x_nd, &self.attention_norm, config.norm_eps)?;
+        let mut qkv = adapted(&normed_nd, &self.qkv, &|l| vec![&l.q, &l.k, &l.v])?;
         if let Some(bias) = &self.qkv_bias {
             qkv = qkv.f_add(bias)?;
         }
-        let mut qk = qkv.f_narrow(-1, 0, (h + g) * c)?.f_view([b, t, h + g, c])?;
+        let mut qk = qkv.f_narrow(-1, 0, (h + g) * c)?.f_view([n, h + g, c])?;
         if let Some([query, key]) = &self.head_norms {
-            let queries = rms_norm(&qk.f_narrow(2, 0, h)?, query, config.norm_eps)?;
-            qk = Tensor::f_cat(&[queries, rms_norm(&qk.f_narrow(2, h, g)?, key, config.norm_eps)?], 2)?;
+            let queries = rms_norm(&qk.f_narrow(1, 0, h)?, query, config.norm_eps)?;
+            qk = Tensor::f_cat(&[queries, rms_norm(&qk.f_narrow(1, h, g)?, key, config.norm_eps)?], 1)?;
         }
         let qk = rope.rotate(&qk, c)?;
-        let q_bhtc = qk.f_narrow(2, 0, h)?.f_transpose(1, 2)?;
-        let k_bgtc = qk.f_narrow(2, h, g)?.f_transpose(1, 2)?;
-        let v_bgtc = qkv.f_narrow(-1, (h + g) * c, g * c)?.f_view([b, t, g, c])?.f_transpose(1, 2)?;
-        let mixed = Tensor::f_scaled_dot_product_attention(
-            &q_bhtc,
-            &k_bgtc,
-            &v_bgtc,
-            None::<&Tensor>,
-            0.0,
-            true,
-            None,
-            h != g,
-        )?;
-        let mixed_btd = mixed.f_transpose(1, 2)?.f_reshape([b, t, h * c])?;
-        let x_btd = x_btd.f_add(&adapted(&mixed_btd, &self.o, &|l| vec![&l.o])?)?;
-        let normed_btd = rms_norm(&x_btd, &self.ffn_norm, config.norm_eps)?;
-        let gate_up = adapted(&normed_btd, &self.gate_up, &|l| vec![&l.gate, &l.up])?;
-        Ok(x_btd.f_add(&adapted(&gated(&gate_up, config.ffn_width)?, &self.down, &|l| vec![&l.down])?)?)
+        let (q, k) = (spans.cut(&qk.f_narrow(1, 0, h)?)?, spans.cut(&qk.f_narrow(1, h, g)?)?);
+        let v = spans.cut(&qkv.f_narrow(-1, (h + g) * c, g * c)?.f_view([n, g, c])?)?;
+        let x_nd = x_nd.f_add(&adapted(&spans.attend(&q, &k, &v)?, &self.o, &|l| vec![&l.o])?)?;
+        let normed_nd = rms_norm(&x_nd, &self.ffn_norm, config.norm_eps)?;
+        let gate_up = adapted(&normed_nd, &self.gate_up, &|l| vec![&l.gate, &l.up])?;
+        Ok(x_nd.f_add(&adapted(&gated(&gate_up, config.ffn_width)?, &self.down, &|l| vec![&l.down])?)?)
     }
 }

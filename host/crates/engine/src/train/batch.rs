@@ -1,7 +1,8 @@
 //! The samples of one trainer call, checked once and put in an order of their own.
 //! Columns come and go in the caller's order and are worked on in row order, which depends only on the
 //! samples themselves, so that a result never depends on how a caller listed them.
-//! Rows are cut into micro-batches of equal padded size; nothing here runs a model.
+//! Rows are cut into micro-batches of equal size, in which a beginning that all rows share counts once; nothing here
+//! runs a model.
 //!
 //! Legend: `b` rows, `t` padded positions, `n` response tokens of a micro-batch, observations included.
 
@@ -11,15 +12,23 @@ use reef_core::Sample;
 use tch::{Kind, Tensor};
 
 use crate::error::EngineError;
+use crate::model::Sequences;
 use crate::sampler::stated_temperature;
 
-/// Padded tokens of one forward and backward pass, and so of the longest time that serving waits for a core.
+/// Positions of one forward and backward pass, and so of the longest time that serving waits for a core.
 /// It fills the matrix kernels of two cores: twice as many took no measurably less time and 0.9 GB more with
 /// the default model. One longer sample passes alone.
 const MICRO_BATCH_TOKENS_MAX: usize = 256;
 
-/// Padded tokens of the first micro-batch: the trainer runs it twice, to compare with the start weights.
+/// Positions of the first micro-batch: the trainer runs it twice, to compare with the start weights.
 const FIRST_TOKENS_MAX: usize = 128;
+
+/// Keys and values that the rows of one pass may attend to together: a shared beginning is computed once, but its keys
+/// and values are laid out for each row, in 90 MB at this number with the default model.
+const ATTENDED_TOKENS_MAX: usize = 2_048;
+
+/// A shared beginning of fewer tokens is not worth the more operations.
+const PREFIX_TOKENS_MIN: usize = 8;
 
 /// What the model can read.
 #[derive(Debug, Clone, Copy)]
@@ -43,7 +52,7 @@ pub(super) struct Row<'a> {
 }
 
 impl Row<'_> {
-    fn prompt_and_response(&self) -> (&[u32], &[u32]) {
+    fn prompt_and_response(&self) -> Sequence<'_> {
         let trajectory = &self.sample.trajectory;
         trajectory.tokens.split_at(trajectory.prompt_length.min(trajectory.tokens.len()))
     }
@@ -93,11 +102,13 @@ impl<'a> Batch<'a> {
         let mut runs = Vec::new();
         let mut budget = FIRST_TOKENS_MAX;
         let mut rest = self.rows.as_slice();
-        while !rest.is_empty() {
-            // Rows come in order of length, so the last row of a run is its width.
-            let fits =
-                (1..).zip(rest).take_while(|(count, row)| count * row.sample.trajectory.tokens.len() <= budget).count();
-            let (run, after) = rest.split_at(fits.max(1));
+        while let Some((first, others)) = rest.split_first() {
+            let mut size = Size::of(first.prompt_and_response());
+            let fits = |row: &&Row<'_>| {
+                size.take(first.prompt_and_response(), row.prompt_and_response());
+                size.fits(budget)
+            };
+            let (run, after) = rest.split_at(1 + others.iter().take_while(fits).count());
             runs.push(run);
             rest = after;
             budget = MICRO_BATCH_TOKENS_MAX;
@@ -212,37 +223,93 @@ fn check(sample: &Sample, bounds: Bounds) -> Result<(), String> {
     Ok(())
 }
 
+/// A prompt and its response.
+type Sequence<'s> = (&'s [u32], &'s [u32]);
+
+/// What a pass over some sequences takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Size {
+    rows: usize,
+    /// Tokens of the longest.
+    width: usize,
+    /// Tokens that all begin with, as far as the shortest leaves one of its own.
+    prefix: usize,
+}
+
+impl Size {
+    fn of(sequence: Sequence<'_>) -> Self {
+        let width = length(&sequence);
+        Self { rows: 1, width, prefix: width.saturating_sub(1) }
+    }
+
+    /// With one more; `first` is any that is in already.
+    fn take(&mut self, first: Sequence<'_>, more: Sequence<'_>) {
+        self.rows += 1;
+        self.width = self.width.max(length(&more));
+        let most = self.prefix.min(length(&more).saturating_sub(1));
+        self.prefix = tokens(first).zip(tokens(more)).take(most).take_while(|(a, b)| a == b).count();
+    }
+
+    fn of_all(sequences: &[Sequence<'_>]) -> Option<Self> {
+        let (first, others) = sequences.split_first()?;
+        let mut size = Self::of(*first);
+        others.iter().for_each(|more| size.take(*first, *more));
+        Some(size)
+    }
+
+    /// The tokens that are computed once for all rows.
+    fn shared(self) -> usize {
+        if self.rows > 1 && self.prefix >= PREFIX_TOKENS_MIN { self.prefix } else { 0 }
+    }
+
+    fn fits(self, budget: usize) -> bool {
+        let shared = self.shared();
+        shared + self.rows * (self.width - shared) <= budget && self.rows * self.width <= ATTENDED_TOKENS_MAX
+    }
+}
+
 /// Token sequences side by side.
 #[derive(Debug)]
 pub(super) struct Layout {
-    /// Token ids, right-padded, int64 [b, t].
-    pub tokens_bt: Tensor,
-    /// Index into the flattened [b·t] positions whose hidden state predicts each response token, int64 [n].
+    /// Their ids, a shared beginning once.
+    pub sequences: Sequences,
+    /// Index into the positions of a pass whose hidden state predicts each response token, int64 [n].
     pub positions_n: Tensor,
 }
 
 impl Layout {
     /// Of prompts, none of them empty, and their responses.
-    pub fn new(sequences: &[(&[u32], &[u32])]) -> Result<Self, EngineError> {
-        let width = sequences.iter().map(length).max().unwrap_or(0);
-        let mut tokens: Vec<i64> = Vec::with_capacity(sequences.len() * width);
+    pub fn new(sequences: &[Sequence<'_>]) -> Result<Self, EngineError> {
+        let size =
+            Size::of_all(sequences).ok_or_else(|| EngineError::Invalid("items: the list is empty".to_owned()))?;
+        let (shared, own) = (size.shared(), size.width - size.shared());
+        let prefix: Vec<i64> =
+            sequences.iter().take(1).flat_map(|first| tokens(*first)).take(shared).map(i64::from).collect();
+        let mut rest: Vec<i64> = Vec::with_capacity(sequences.len() * own);
         let mut positions = Vec::new();
         for (index, sequence) in sequences.iter().enumerate() {
             let (prompt, response) = sequence;
-            let first = (index * width + prompt.len()).saturating_sub(1);
-            tokens.extend(prompt.iter().chain(*response).map(|&token| i64::from(token)));
-            tokens.extend(std::iter::repeat_n(0, width - length(sequence)));
-            positions.extend((first..first + response.len()).map(|position| position as i64));
+            let first = prompt.len().saturating_sub(1);
+            rest.extend(tokens(*sequence).skip(shared).map(i64::from));
+            rest.extend(std::iter::repeat_n(0, size.width - length(sequence)));
+            // A position of the beginning is the same for all; the others lie row by row after it.
+            let place = |position: usize| if position < shared { position } else { position + index * own };
+            positions.extend((first..first + response.len()).map(|position| place(position) as i64));
         }
+        let rest_bs = Tensor::f_from_slice(&rest)?.f_view([sequences.len() as i64, own as i64])?;
         Ok(Self {
-            tokens_bt: Tensor::f_from_slice(&tokens)?.f_view([sequences.len() as i64, width as i64])?,
+            sequences: Sequences { prefix_p: Tensor::f_from_slice(&prefix)?, rest_bs },
             positions_n: Tensor::f_from_slice(&positions)?,
         })
     }
 }
 
-fn length((prompt, response): &(&[u32], &[u32])) -> usize {
+fn length((prompt, response): &Sequence<'_>) -> usize {
     prompt.len() + response.len()
+}
+
+fn tokens<'s>((prompt, response): Sequence<'s>) -> impl Iterator<Item = u32> + 's {
+    prompt.iter().chain(response).copied()
 }
 
 /// The tensors of a micro-batch.
@@ -283,15 +350,18 @@ impl<'a> Columns<'a> {
 
     /// The same responses after other prompts, one per item of the caller, in passes within the token budget.
     pub fn after(&self, prompts: &[Vec<u32>]) -> Result<Vec<Layout>, EngineError> {
-        let (mut layouts, mut run, mut width) = (Vec::new(), Vec::new(), 0);
+        let (mut layouts, mut run, mut size) = (Vec::new(), Vec::<Sequence<'_>>::new(), None::<Size>);
         for row in self.rows {
             let (own, response) = row.prompt_and_response();
             let sequence = (prompts.get(row.item).map_or(own, Vec::as_slice), response);
-            width = width.max(length(&sequence));
-            if !run.is_empty() && width * (run.len() + 1) > MICRO_BATCH_TOKENS_MAX {
+            let larger = size.zip(run.first()).map(|(mut size, first)| {
+                size.take(*first, sequence);
+                size
+            });
+            if larger.is_some_and(|size| !size.fits(MICRO_BATCH_TOKENS_MAX)) {
                 layouts.push(Layout::new(&std::mem::take(&mut run))?);
-                width = length(&sequence);
             }
+            size = larger.filter(|_| !run.is_empty()).or_else(|| Some(Size::of(sequence)));
             run.push(sequence);
         }
         layouts.push(Layout::new(&run)?);
@@ -350,8 +420,10 @@ mod tests {
 
     #[test]
     fn micro_batches_cover_every_row_once_within_the_budget() {
-        let items: Vec<Sample> =
-            (0..40).map(|n| sample(n, &vec![1; 20 + n as usize], 3)).chain([sample(99, &[1; 900], 3)]).collect();
+        let items: Vec<Sample> = (0..40)
+            .map(|n| sample(n, &vec![n as u32; 20 + n as usize], 3))
+            .chain([sample(99, &[99; 900], 3)])
+            .collect();
         let items: Vec<&Sample> = items.iter().collect();
         let batch = Batch::new(&items, BOUNDS).expect("valid");
         let runs = batch.micro_batches();
@@ -369,9 +441,37 @@ mod tests {
         let batch = Batch::new(&items, BOUNDS).expect("valid");
         let columns = Columns::new(&batch.rows).expect("columns");
         let read = |tensor: &Tensor| Vec::<i64>::try_from(tensor).expect("i64");
-        assert_eq!(read(&columns.layout.tokens_bt.flatten(0, 1)), [1, 2, 3, 0, 4, 5, 6, 7]);
+        assert_eq!(read(&columns.layout.sequences.prefix_p), [0i64; 0]);
+        assert_eq!(read(&columns.layout.sequences.rest_bs.flatten(0, 1)), [1, 2, 3, 0, 4, 5, 6, 7]);
         assert_eq!(read(&columns.layout.positions_n), [0, 1, 6]);
         assert_eq!(read(&columns.targets_n), [2, 3, 7]);
+    }
+
+    #[test]
+    fn a_beginning_that_rows_share_is_computed_once() {
+        let begin: Vec<u32> = (10..19).collect();
+        let with = |own: &[u32]| [&begin, own].concat();
+        // The first response token of the first row is predicted by the end of the beginning.
+        let items = [sample(1, &with(&[1, 2]), 2), sample(2, &with(&[3, 4, 5]), 1), sample(3, &with(&[6, 4, 5]), 2)];
+        let items: Vec<&Sample> = items.iter().collect();
+        let batch = Batch::new(&items, BOUNDS).expect("valid");
+        assert_eq!(batch.micro_batches().len(), 1);
+        let layout = Columns::new(&batch.rows).expect("columns").layout;
+        let read = |tensor: &Tensor| Vec::<i64>::try_from(tensor).expect("i64");
+        assert_eq!(read(&layout.sequences.prefix_p), (10..19).collect::<Vec<i64>>());
+        assert_eq!(read(&layout.sequences.rest_bs.flatten(0, 1)), [1, 2, 0, 3, 4, 5, 6, 4, 5]);
+        assert_eq!(read(&layout.positions_n), [8, 9, 13, 15, 16]);
+    }
+
+    #[test]
+    fn equal_rows_share_all_but_their_last_token_and_a_run_ends_at_what_its_rows_attend_to() {
+        let items: Vec<Sample> = (0..40).map(|n| sample(n, &[7; 100], 3)).collect();
+        let items: Vec<&Sample> = items.iter().collect();
+        let batch = Batch::new(&items, BOUNDS).expect("valid");
+        let runs: Vec<usize> = batch.micro_batches().iter().map(|run| run.len()).collect();
+        assert_eq!(runs, [20, 20], "2,048 keys are 20 rows of 100");
+        let layout = Columns::new(&batch.rows).expect("columns").layout;
+        assert_eq!((layout.sequences.prefix_p.size(), layout.sequences.rest_bs.size()), (vec![99], vec![40, 1]));
     }
 
     #[test]

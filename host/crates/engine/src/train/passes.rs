@@ -73,8 +73,7 @@ impl Passes {
 
     /// Final hidden states that predict the response tokens, f32 [n, d].
     pub fn hidden(&self, adapter: Option<&Lora>, layout: &Layout) -> Result<Tensor, EngineError> {
-        let hidden_btd = self.model.hidden_train(&layout.tokens_bt, adapter)?;
-        Ok(hidden_btd.f_flatten(0, 1)?.f_index_select(0, &layout.positions_n)?)
+        Ok(self.model.hidden(&layout.sequences, adapter)?.f_index_select(0, &layout.positions_n)?)
     }
 
     /// The same without a graph and after other prompts, one per item of the caller; none = their own.

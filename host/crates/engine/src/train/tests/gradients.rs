@@ -227,3 +227,24 @@ fn the_same_calls_give_the_same_bytes() {
     assert!(first == run());
     println!("digest of the checkpoint {:016x}", fixture::digest(&first.1));
 }
+
+#[test]
+fn a_shared_beginning_changes_neither_log_probs_nor_gradients() {
+    let model = tiny_model();
+    let files = stepped(&model);
+    // Ends of several lengths after one beginning of 30 tokens; alone, a sample shares nothing.
+    let begin: Vec<u32> = (0..30).map(|t| (13 * t + 2) % 50).collect();
+    let with = |n: u32| [begin.clone(), (0..3 + n % 4).map(|t| (7 * n + 5 * t) % 50).collect()].concat();
+    let samples: Vec<Sample> = (0..9).map(|n| sample(i64::from(n), &with(n), 3)).collect();
+    let (mut together, mut alone) = (trainer_over(&model, Some(&files)), trainer_over(&model, Some(&files)));
+    let logp = together.forward(Policy::Current, &refs(&samples)).expect("log-probs");
+    let gradients = advantages(&samples);
+    together.backward(&refs(&samples), &gradients).expect("pass");
+    for ((sample, logp), gradients) in samples.iter().zip(logp.chunks(3)).zip(gradients.chunks(3)) {
+        let own = alone.forward(Policy::Current, &[sample]).expect("log-probs");
+        assert!(own.iter().zip(logp).all(|(own, logp)| (own - logp).abs() < 1e-5), "{own:?} and {logp:?}");
+        alone.backward(&[sample], gradients).expect("pass");
+    }
+    let apart = apart(&together.gradient.flat(), &alone.gradient.flat());
+    assert!(apart < 1e-5, "{apart}");
+}
