@@ -2,6 +2,7 @@
 //! where one step can show it, the model has moved the way the recipe wants.
 
 use reef::provider::config::BindingSection;
+use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::learn::ended;
@@ -128,6 +129,62 @@ async fn ttt_discover_trains_a_whole_grid_in_one_step() {
     }
     let step = released(&caller, 1).await;
     assert_eq!(step["batch"].as_array().map(Vec::len), Some(6));
+    host.stop().await;
+}
+
+/// A judge of the chat dialect: it dislikes what was sent back, and says how it should have been.
+async fn judge() -> String {
+    let app = axum::Router::new().fallback(|body: String| async move {
+        let refused = body.contains("Not like that");
+        let vote = match (body.contains("[HINT_START]"), refused) {
+            (true, true) => "[HINT_START]Answer in one word, without a sentence.[HINT_END] \\boxed{1}",
+            (true, false) => "\\boxed{-1}",
+            (false, true) => "It was unwelcome: \\boxed{-1}",
+            (false, false) => "\\boxed{1}",
+        };
+        axum::Json(json!({
+            "id": "vote", "object": "chat.completion", "created": 0, "model": "judge",
+            "choices": [{ "index": 0, "message": { "role": "assistant", "content": vote }, "finish_reason": "stop" }],
+            "usage": { "prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5 },
+        }))
+    });
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    format!("http://{address}")
+}
+
+#[tokio::test]
+async fn openclaw_rl_asks_its_judge_in_the_step_and_learns_from_the_next_turn_alone() {
+    let (recipe, url) = (component("reef_recipe_openclaw_rl.wasm"), judge().await);
+    let host = TestHost::start(|config| {
+        config.recipe = Some(recipe);
+        let provider = json!({ "url": url, "models": { "judge": "judge" } });
+        config.providers.insert("judge".to_owned(), serde_json::from_value(provider).expect("a provider"));
+        let binding = json!({ "provider": "judge", "model": "judge" });
+        config.bindings.insert("judge".to_owned(), serde_json::from_value(binding).expect("a binding"));
+    })
+    .await;
+    let caller = scenario(&host, json!({ "batch_size": 2, "evaluate_tasks": 0 })).await;
+    let tools = json!([{ "type": "function", "function": { "name": "note", "parameters": { "type": "object" } } }]);
+    for (session, said) in [("a", "Thanks, that is it."), ("b", "Not like that: one word.")] {
+        let mut messages = json!([{ "role": "user", "content": ASKED }]);
+        for (seed, tokens) in [(1, 6), (2, 1)] {
+            let body = json!({ "model": "shipped", "messages": messages, "tools": tools, "temperature": 1.0, "seed": seed, "max_tokens": tokens });
+            let asked = caller.request(Method::POST, "/v1/chat/completions").header("x-reef-tag-session", session);
+            let answer = caller.send(asked.json(&body)).await.ok();
+            let turns = messages.as_array_mut().expect("messages");
+            turns.push(json!({ "role": "assistant", "content": answer.text() }));
+            turns.push(json!({ "role": "user", "content": said }));
+        }
+    }
+    let step = released(&caller, 1).await;
+    for (name, wanted) in
+        [("turns_learned_from", 2.0), ("turns_hinted", 1.0), ("scored_good", 1.0), ("scored_bad", 1.0)]
+    {
+        assert_eq!(metric(&step, name), wanted, "{name}: {step}");
+    }
+    assert_eq!(metric(&step, "judge_requests_failed"), 0.0, "{step}");
     host.stop().await;
 }
 

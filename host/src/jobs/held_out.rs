@@ -114,7 +114,34 @@ pub struct StepModels {
     held_out: Arc<HeldOut>,
     cache: ScoreCache,
     measured: Measured,
-    spent: Usage,
+    spent: Spent,
+}
+
+/// What the model calls of one step have used, all its sandboxed calls together. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct Spent(Arc<Mutex<Usage>>);
+
+impl Spent {
+    fn so_far(&self) -> Usage {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A call that would be one too many is not made, and not counted.
+    fn calls(&self, calls: usize) -> Result<(), ModelsError> {
+        let mut spent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let after = spent.calls.saturating_add(count(calls));
+        if after > CALLS_MAX {
+            return Err(ModelsError::Budget(format!("a step makes at most {CALLS_MAX} model calls")));
+        }
+        spent.calls = after;
+        Ok(())
+    }
+
+    fn tokens(&self, prompt: u32, answer: u32) {
+        let mut spent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        spent.prompt_tokens = spent.prompt_tokens.saturating_add(prompt);
+        spent.answer_tokens = spent.answer_tokens.saturating_add(answer);
+    }
 }
 
 impl StepModels {
@@ -126,13 +153,13 @@ impl StepModels {
         cache: ScoreCache,
         measured: Measured,
     ) -> Self {
-        let (runtime, bound, spent) = (Handle::current(), BoundModels::default(), Usage::default());
+        let (runtime, bound, spent) = (Handle::current(), BoundModels::default(), Spent::default());
         Self { engine, runtime, bindings, bound, held_out, cache, measured, spent }
     }
 
-    /// With upstream models beside its own.
-    pub fn with_bound(self, bound: BoundModels) -> Self {
-        Self { bound, ..self }
+    /// With upstream models beside its own, and the account of a step that asked others before.
+    pub fn with_bound(self, bound: BoundModels, spent: Spent) -> Self {
+        Self { bound, spent, ..self }
     }
 
     fn binding(&self, name: &str) -> Result<Binding, ModelsError> {
@@ -145,10 +172,6 @@ impl StepModels {
         })
     }
 
-    fn spend(&mut self, calls: usize) -> Result<(), ModelsError> {
-        spend(&mut self.spent.calls, calls)
-    }
-
     fn ask_upstream(&mut self, bound: &Bound, requests: Vec<ChatRequest>) -> Result<Vec<Vec<Completion>>, ModelsError> {
         let (mut questions, mut counts) = (Vec::new(), Vec::with_capacity(requests.len()));
         for ChatRequest { messages, sampling } in requests {
@@ -159,11 +182,10 @@ impl StepModels {
                 sampling: ChatSampling { seed: sampling.seed.map(|seed| seed.wrapping_add(draw)), ..sampling.clone() },
             }));
         }
-        let (calls, mut tokens) = (&mut self.spent.calls, Usage::default());
-        let answers = self.runtime.block_on(bound.answer(&questions, |tries| spend(calls, tries), &mut tokens));
+        let mut tokens = Usage::default();
+        let answers = self.runtime.block_on(bound.answer(&questions, |tries| self.spent.calls(tries), &mut tokens));
         // What was drawn before a failure has been paid for, too.
-        self.spent.prompt_tokens = self.spent.prompt_tokens.saturating_add(tokens.prompt_tokens);
-        self.spent.answer_tokens = self.spent.answer_tokens.saturating_add(tokens.answer_tokens);
+        self.spent.tokens(tokens.prompt_tokens, tokens.answer_tokens);
         let mut answers = answers?.into_iter();
         Ok(counts.into_iter().map(|drawn| answers.by_ref().take(drawn).collect()).collect())
     }
@@ -200,8 +222,7 @@ impl StepModels {
         });
         let read: usize = prompts.iter().take(answers.len()).map(|prompt| prompt.ids.len()).sum();
         let drawn = answers.iter().flatten().fold(0_u32, |sum, answer| sum.saturating_add(answer.tokens));
-        self.spent.prompt_tokens = self.spent.prompt_tokens.saturating_add(count(read));
-        self.spent.answer_tokens = self.spent.answer_tokens.saturating_add(drawn);
+        self.spent.tokens(count(read), drawn);
         (answers, failure)
     }
 }
@@ -213,16 +234,6 @@ struct Prompt {
     sampling: Sampling,
     tokens_max: u32,
     stop: Vec<String>,
-}
-
-/// A call that would be one too many is not made, and not counted.
-fn spend(spent: &mut u32, calls: usize) -> Result<(), ModelsError> {
-    let after = spent.saturating_add(count(calls));
-    if after > CALLS_MAX {
-        return Err(ModelsError::Budget(format!("a step makes at most {CALLS_MAX} model calls")));
-    }
-    *spent = after;
-    Ok(())
 }
 
 fn count(items: usize) -> u32 {
@@ -290,8 +301,8 @@ impl Models for StepModels {
             let ids = self.engine.render_chat(&messages).map_err(|error| ModelsError::Invalid(error.to_string()))?;
             counts.push(sampling.n as usize);
             for draw in 0..sampling.n {
-                self.spend(1)?;
-                let seed = sampling.seed.map_or(self.spent.calls, |seed| seed.wrapping_add(draw));
+                self.spent.calls(1)?;
+                let seed = sampling.seed.map_or(self.spent.so_far().calls, |seed| seed.wrapping_add(draw));
                 let (temperature, top_p) = (sampling.temperature, sampling.top_p);
                 prompts.push(Prompt {
                     ids: ids.clone(),
@@ -314,7 +325,7 @@ impl Models for StepModels {
     }
 
     fn spent(&mut self) -> Result<Usage, ModelsError> {
-        Ok(self.spent)
+        Ok(self.spent.so_far())
     }
 
     fn held_out_count(&mut self) -> Result<u32, ModelsError> {
@@ -331,7 +342,7 @@ impl Models for StepModels {
             .ok_or_else(|| ModelsError::Invalid(format!("there are {} held-out tasks", held_out.len())))?;
         let mut scores = self.kept(&binding, range.clone());
         let missing: Vec<usize> = range.clone().filter(|task| !scores.contains_key(task)).collect();
-        self.spend(missing.len())?;
+        self.spent.calls(missing.len())?;
         let prompts: Vec<Prompt> = missing
             .iter()
             .filter_map(|task| tasks.get(task - range.start))

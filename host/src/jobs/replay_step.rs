@@ -244,7 +244,7 @@ impl Replay {
         Ok(samples.into_iter().map(|sample| PoolSample { lag: lag(&sample.report), sample }).collect())
     }
 
-    /// The proposal with the real trainer, then the verdict against the transcript.
+    /// The proposal with the real trainer, then the verdict, both against the transcript.
     async fn update(&mut self, folder: &Folder, wanted: &Wanted, engine: Engine) -> Result<(), StartError> {
         self.context.seed = self.step.seed;
         let samples = Arc::new(self.samples(folder, wanted, &self.step.batch).await?);
@@ -252,7 +252,9 @@ impl Replay {
         let named = named_policies::load(&bindings, |release| async move { folder.files(&release).await }).await?;
         let proposer = self.proposer(engine, named)?;
         let files = folder.files(&self.step.parent).await?;
-        let call = self.call(&samples, state_of(&self.inputs));
+        let playback = Playback::new(self.transcript.calls.clone());
+        let mut call = self.call(&samples, state_of(&self.inputs));
+        call.models = Some(Box::new(playback.clone()));
         let proposed = proposer.propose(&self.recipe, call, files).await;
         let critic = proposed.critic();
         let checkpoints = proposed.checkpoints;
@@ -266,10 +268,11 @@ impl Replay {
                     let id =
                         |content: Option<reef_core::ContentId>| content.map_or("none".to_owned(), |c| c.to_string());
                     self.compare("candidate", id(self.step.candidate.clone()), id(content_of(files)));
-                    self.judge(&samples, candidate).await
+                    self.judge(&samples, candidate, &playback).await
                 }
             },
         };
+        self.compare_heard(&playback);
         self.state.extend(critic.map(|bytes| (CRITIC_STATE.to_owned(), Some(bytes))));
         self.conclude(decision);
         Ok(())
@@ -295,8 +298,7 @@ impl Replay {
     }
 
     /// The recipe's verdict and the gate, both on what was heard in the step.
-    async fn judge(&mut self, samples: &Arc<Vec<PoolSample>>, candidate: u32) -> String {
-        let playback = Playback::new(self.transcript.calls.clone());
+    async fn judge(&mut self, samples: &Arc<Vec<PoolSample>>, candidate: u32, playback: &Playback) -> String {
         let mut state = state_of(&self.inputs);
         for (key, value) in &self.state {
             match value {
@@ -307,28 +309,31 @@ impl Replay {
         let mut call = self.call(samples, guest_state(state));
         call.models = Some(Box::new(playback.clone()));
         let outcome = self.recipe.evaluate(call, candidate).await;
-        let decision = match self.take(outcome) {
+        match self.take(outcome) {
             Err(fault) => failed(&fault),
             Ok(verdict) => {
                 self.metrics.extend(verdict.measurements.clone());
                 match verdict.decision {
                     Decision::Reject => format!("rejected: {}", verdict.reason),
                     Decision::Hold => format!("held: {}", verdict.reason),
-                    Decision::Promote => match gated(&verdict, &self.gate(&playback)) {
+                    Decision::Promote => match gated(&verdict, &self.gate(playback)) {
                         Gated::Release(reason) => format!("released: {reason}"),
                         Gated::Reject(reason) => format!("rejected: {reason}"),
                         Gated::Undecided(reason) => format!("failed: {reason}"),
                     },
                 }
             }
-        };
+        }
+    }
+
+    /// Were the models asked what the step asked them, in its order?
+    fn compare_heard(&mut self, playback: &Playback) {
         let heard = format!("{} calls", self.transcript.calls.len());
         let again = playback.divergence().unwrap_or_else(|| heard.clone());
         self.compare("model calls", heard, again);
         if !self.transcript.complete {
             self.notes.push("the step heard more from models than is kept; its decision may not be reached".to_owned());
         }
-        decision
     }
 
     fn gate(&self, playback: &Playback) -> GateDecision {

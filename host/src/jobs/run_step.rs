@@ -23,7 +23,7 @@ use super::bound_models::BoundModels;
 use super::exchange_recipe::Exchange;
 use super::gate_candidate::{CANDIDATE, Gated, SERVED, gate_candidate, gated};
 use super::harness_step::run_harness_step;
-use super::held_out::{Binding, HeldOut, Measured, ScoreCache, StepModels};
+use super::held_out::{Binding, HeldOut, Measured, ScoreCache, Spent, StepModels};
 use super::named_policies;
 pub use super::step_context::{context, context_outside, guest_state, record_call, recorded_state};
 use super::surface::is_harness;
@@ -134,6 +134,7 @@ pub async fn run_step(workshop: &Workshop, work: Work) -> Result<Ended, StepErro
         checkpoints: Arc::default(),
         measured: Measured::default(),
         recorder: Recorder::default(),
+        spent: Spent::default(),
         gate: None,
     };
     let decided = run.decide().await;
@@ -159,6 +160,7 @@ struct Run<'a> {
     checkpoints: Arc<Mutex<Vec<Files>>>,
     measured: Measured,
     recorder: Recorder,
+    spent: Spent,
     gate: Option<Gate>,
 }
 
@@ -177,7 +179,8 @@ impl Run<'_> {
             Ok(training) => training,
             Err(error) => return Decided::Fail(error.to_string(), None),
         };
-        let call = self.call(Some(Box::new(training)), None);
+        let models = self.models(None);
+        let call = self.call(Some(Box::new(training)), Some(Box::new(models)));
         let span = tracing::info_span!("propose", step = self.work.step.step);
         let proposed = tracing::Instrument::instrument(self.workshop.recipe.propose_update(call), span).await;
         let candidate = match self.take(proposed) {
@@ -226,24 +229,27 @@ impl Run<'_> {
         ))
     }
 
-    /// The recipe's verdict, then the operator's gate, which has the last word.
-    async fn judge(&mut self, candidate: u32, files: Files, weights: Weights) -> Decided {
+    /// The models of a call, of which one is the candidate where there is one. What the step hears from them is one
+    /// transcript, and what it may ask of them one budget.
+    fn models(&self, candidate: Option<&Weights>) -> Recording {
         let served = self.work.scenario.served();
-        let bindings = vec![
-            Binding { name: CANDIDATE, weights: weights.clone(), content: None },
+        let binding = candidate.map(|weights| Binding { name: CANDIDATE, weights: weights.clone(), content: None });
+        let others = [
             Binding { name: SERVED, weights: served.weights.clone(), content: Some(served.release.content_id.clone()) },
             Binding { name: "base", weights: Weights::Base, content: None },
         ];
-        let (held_out, cache) = self.work.held_out.clone();
-        let models = StepModels::new(
-            self.workshop.engine.clone(),
-            bindings,
-            Arc::clone(&held_out),
-            cache,
-            self.measured.clone(),
-        )
-        .with_bound(self.workshop.bound.clone());
-        let models = Recording::new(Box::new(models), self.recorder.clone());
+        let bindings = binding.into_iter().chain(others).collect();
+        // Who proposes learns nothing of the tasks that will measure the proposal.
+        let (held_out, cache) = if candidate.is_some() { self.work.held_out.clone() } else { Default::default() };
+        let engine = self.workshop.engine.clone();
+        let models = StepModels::new(engine, bindings, held_out, cache, self.measured.clone())
+            .with_bound(self.workshop.bound.clone(), self.spent.clone());
+        Recording::new(Box::new(models), self.recorder.clone())
+    }
+
+    /// The recipe's verdict, then the operator's gate, which has the last word.
+    async fn judge(&mut self, candidate: u32, files: Files, weights: Weights) -> Decided {
+        let (models, tasks) = (self.models(Some(&weights)), self.work.held_out.0.len());
         let call = self.call(None, Some(Box::new(models)));
         let span = tracing::info_span!("evaluate", step = self.work.step.step);
         let mut judged = tracing::Instrument::instrument(self.workshop.recipe.evaluate(call, candidate), span).await;
@@ -256,7 +262,7 @@ impl Run<'_> {
         match verdict.decision {
             Decision::Reject => Decided::Reject(verdict.reason),
             Decision::Hold => Decided::Hold { files, by: DecidedBy::Recipe, reason: verdict.reason },
-            Decision::Promote => match gated(&verdict, &self.gate(models, held_out.len()).await) {
+            Decision::Promote => match gated(&verdict, &self.gate(models, tasks).await) {
                 Gated::Release(reason) => Decided::Release { files, weights, reason },
                 Gated::Reject(reason) => Decided::Reject(reason),
                 Gated::Undecided(reason) => Decided::Fail(reason, None),
