@@ -14,6 +14,7 @@ use crate::error::StartError;
 use crate::host::{engine_config, threads};
 
 pub use sandbox::Guests;
+pub use trainer::Shape;
 
 /// Megabytes of keys and values while adapters are exchanged.
 const SWAPS_CACHE_MB: usize = 128;
@@ -44,6 +45,14 @@ fn conditions(config: &Config, runs: usize) -> Value {
     })
 }
 
+/// The trainer's measurements on one batch.
+pub async fn training_only(config: &Config, shape: Shape, runs: usize) -> Result<Value, StartError> {
+    let engine = engine::load(config).await?;
+    let mut figures = trainer::figures(&engine, config, shape, runs).await?;
+    figures["conditions"] = conditions(config, runs);
+    Ok(figures)
+}
+
 /// Streams while adapters are exchanged every second, for `seconds`, and for as long without.
 pub async fn swaps(config: &Config, seconds: u64) -> Result<Value, StartError> {
     let mut config = config.clone();
@@ -52,8 +61,8 @@ pub async fn swaps(config: &Config, seconds: u64) -> Result<Value, StartError> {
     let config = &config;
     let engine = engine::load(config).await?;
     // Two adapters that differ: one after one training step, one after two more.
-    let first = trainer::steps(&engine, config, 1).await?.files;
-    let second = trainer::steps(&engine, config, 3).await?.files;
+    let first = trainer::steps(&engine, config, Shape::SHORT, 1).await?.files;
+    let second = trainer::steps(&engine, config, Shape::SHORT, 3).await?.files;
     let mut figures = swaps::figures(&engine, engine_config(config), [first, second], seconds).await?;
     figures["conditions"] = conditions(config, 1);
     Ok(figures)
@@ -62,7 +71,7 @@ pub async fn swaps(config: &Config, seconds: u64) -> Result<Value, StartError> {
 /// Runs every measurement `runs` times.
 pub async fn run(config: &Config, guests: &Guests, runs: usize) -> Result<Value, StartError> {
     let engine = engine::load(config).await?;
-    let trained = trainer::steps(&engine, config, runs).await?;
+    let trained = trainer::steps(&engine, config, Shape::SHORT, runs).await?;
     let serving = engine::serving(&engine, &trained.files, runs).await?;
     let swap = engine::swap_pause_ms(&engine, &trained.files, runs).await?;
     Ok(json!({
@@ -81,11 +90,15 @@ pub async fn run(config: &Config, guests: &Guests, runs: usize) -> Result<Value,
     }))
 }
 
-/// Resident memory of this process, from /proc; NaN where there is none.
+/// Resident memory of this process.
 fn rss_mb() -> f64 {
+    resident_mb("VmRSS:")
+}
+
+/// Resident memory of this process by its name in /proc, VmRSS: now or VmHWM: at its peak; NaN where there is none.
+fn resident_mb(name: &str) -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let kilobytes =
-        status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.split_whitespace().next()?.parse().ok());
+    let kilobytes = status.lines().find_map(|line| line.strip_prefix(name)?.split_whitespace().next()?.parse().ok());
     kilobytes.map_or(f64::NAN, |kilobytes: f64| kilobytes / 1000.0)
 }
 

@@ -60,7 +60,7 @@ enum Command {
     DemoHarness(HarnessDemoArgs),
     /// Measure this machine: decode, prefill, training, swap, and the sandbox of recipes.
     #[command(
-        after_help = "Examples:\n  reef bench --json\n  reef bench --sandbox --json\n  reef bench --store --json\n  reef bench --swap-seconds 300 --json"
+        after_help = "Examples:\n  reef bench --json\n  reef bench --sandbox --json\n  reef bench --store --json\n  reef bench --training 32x40+8 --json\n  reef bench --swap-seconds 300 --json"
     )]
     Bench(BenchArgs),
     /// What a running server does now.
@@ -183,8 +183,14 @@ struct BenchArgs {
     /// Only this: streams for so many seconds while adapters are exchanged every second, and for as long without.
     #[arg(long, conflicts_with = "sandbox", value_parser = clap::value_parser!(u64).range(2..=86_400))]
     swap_seconds: Option<u64>,
+    /// Only this: training steps on a batch of this shape, with the memory they take.
+    #[arg(long, value_name = "SAMPLESxPROMPT+RESPONSE", conflicts_with_all = ["sandbox", "swap_seconds"])]
+    training: Option<bench::Shape>,
+    /// Threads of a forward pass; 0 = all cores.
+    #[arg(long, default_value_t = 0)]
+    threads: usize,
     /// Only the figures of the store; needs no model.
-    #[arg(long, conflicts_with_all = ["sandbox", "swap_seconds"])]
+    #[arg(long, conflicts_with_all = ["sandbox", "swap_seconds", "training"])]
     store: bool,
     /// Records of the scenario that the store's reads are measured on.
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1_000..=100_000_000))]
@@ -342,9 +348,11 @@ async fn run_bench(args: BenchArgs) -> Result<(), StartError> {
     let guests = bench::Guests { folder: args.guests, languages: args.languages };
     let runs = usize::from(args.runs);
     config.store.postgres_env = args.postgres_env;
-    let results = match (args.sandbox, args.store, args.swap_seconds) {
+    config.engine.threads = args.threads;
+    let results = match (args.sandbox, args.store, args.training, args.swap_seconds) {
         (true, ..) => bench::sandbox_only(&config, &guests, runs).await?,
-        (_, true, _) => bench::store_only(&config, runs, args.records).await?,
+        (_, true, ..) => bench::store_only(&config, runs, args.records).await?,
+        (_, _, Some(shape), _) => bench::training_only(&config, shape, runs).await?,
         (.., Some(seconds)) => bench::swaps(&config, seconds).await?,
         (.., None) => bench::run(&config, &guests, runs).await?,
     };
