@@ -1,11 +1,14 @@
 //! The recipe best-of in Rust, C, TypeScript and Python in the real sandbox: on the inputs of `sdk/tests/best-of.json`
 //! each decides, trains, remembers and measures what that file says, and so the same as the others; twice, with the
-//! same fuel. The components come from `make guests` and `make languages`.
+//! same fuel. sao, a recipe that ships, is compared likewise. The components come from `make guests` and
+//! `make languages`.
 
 #[cfg(test)]
 mod calls;
 #[cfg(test)]
 mod golden;
+#[cfg(test)]
+mod sao;
 #[cfg(test)]
 mod trainer;
 
@@ -22,6 +25,7 @@ mod tests {
 
     use crate::calls::{Seen, agrees, described, run};
     use crate::golden::{Golden, Refusal};
+    use crate::sao;
 
     /// Language, component below `target`, and what makes it.
     const COMPONENTS: [(&str, &str, &str); 4] = [
@@ -29,6 +33,12 @@ mod tests {
         ("c", "languages/best-of-c.wasm", "make languages"),
         ("js", "languages/best-of-js.wasm", "make languages"),
         ("python", "languages/best-of-python.wasm", "make languages"),
+    ];
+    /// The same of sao.
+    const SAO: [(&str, &str, &str); 3] = [
+        ("rust", "wasm32-wasip2/recipe/reef_recipe_sao.wasm", "make recipes"),
+        ("js", "languages/sao-js.wasm", "make languages"),
+        ("python", "languages/sao-python.wasm", "make languages"),
     ];
     /// Bytes of memory of a guest with an interpreter.
     const MEMORY_BYTES_MAX: u64 = 256 << 20;
@@ -57,7 +67,7 @@ mod tests {
     }
 
     async fn load(sandbox: &Sandbox, language: &str, bytes: Vec<u8>) -> Recipe {
-        sandbox.load(bytes, &Grants::all()).await.unwrap_or_else(|error| panic!("best-of in {language}: {error}"))
+        sandbox.load(bytes, &Grants::all()).await.unwrap_or_else(|error| panic!("the recipe in {language}: {error}"))
     }
 
     #[tokio::test]
@@ -90,9 +100,46 @@ mod tests {
         }
     }
 
+    #[tokio::test]
+    async fn sao_decides_trains_and_remembers_the_same_in_every_language() {
+        let mut rust: Option<(_, Vec<(String, serde_json::Value)>)> = None;
+        for (language, place, command) in SAO {
+            let cache = tempfile::tempdir().expect("a folder");
+            let sandbox = sandbox(&cache, SandboxConfig::default().host_calls_max);
+            let recipe = load(&sandbox, language, component(place, command)).await;
+            let (manifest, seen) = (described(&recipe), sao::seen(&recipe).await);
+            let (wanted_manifest, wanted) = rust.get_or_insert_with(|| (manifest.clone(), seen.clone()));
+            assert_eq!(&manifest, wanted_manifest, "{language}");
+            assert_eq!(seen.len(), wanted.len());
+            for (seen, wanted) in seen.iter().zip(wanted.iter()) {
+                assert_eq!(seen, wanted, "{language} and rust differ");
+            }
+        }
+        // What is compared happens: every kind of answer is among the calls.
+        let answers: Vec<String> =
+            rust.into_iter().flat_map(|(_, seen)| seen).map(|(_, told)| told["answer"].to_string()).collect();
+        for wanted in [
+            "Train(",
+            "Wait(",
+            "Weights(900)",
+            "critic warm-up",
+            "every advantage",
+            "gradient of the batch",
+            "lost",
+            "no held-out task",
+            "references 2 records",
+            "no score",
+            "beyond",
+            "releases ago",
+        ] {
+            assert!(answers.iter().any(|answer| answer.contains(wanted)), "no call is answered with '{wanted}'");
+        }
+        assert!(answers.iter().all(|answer| !answer.contains("\"Err\"")), "a call failed");
+    }
+
     #[test]
     fn no_language_imports_anything_but_the_interface_of_recipes() {
-        for (language, place, command) in COMPONENTS {
+        for (language, place, command) in COMPONENTS.into_iter().chain(SAO) {
             let decoded = decode(&component(place, command)).expect("a component");
             let DecodedWasm::Component(resolve, world) = decoded else { panic!("{language}: it is a WIT package") };
             let imports: Vec<_> = resolve.worlds[world].imports.keys().map(|key| resolve.name_world_key(key)).collect();

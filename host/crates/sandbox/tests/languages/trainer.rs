@@ -24,7 +24,7 @@ impl Notes {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn add(&self, note: Value) {
+    pub fn add(&self, note: Value) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(floats(note));
     }
 }
