@@ -1,0 +1,74 @@
+"""What is a sentence of feedback worth? sdpo where hardly any answer succeeds, with and without feedback.
+
+A report carries the score 1 or 0 and says in words what the answer should have been; one arm reads the words.
+    python experiments/learning/feedback.py [--steps 10] [--seeds 1,2,3]
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import driver
+from driver import Scenario, each, say, shown
+from tasks import ANSWER_TOKENS, Course, Task, share, sign_p
+
+GROUPS = 2
+ROLLOUTS = 8
+FAMILY = "repeat"
+ARMS = {"with feedback": True, "scores alone": False}
+SHOWN = {"reward": "reward_mean", "active": "active_share", "success": "success_share", "lost_groups": "groups_without_success", "loss": "policy/loss"}
+
+
+def practise(scenario: Scenario, tasks: list[Task], seeds: list[int]) -> None:
+    """Groups of answers to one prompt each, with a score and a sentence."""
+
+    def one(item: tuple[Task, int]) -> None:
+        task, seed = item
+        answer = scenario.ask(task.chat(), ANSWER_TOKENS, seed=seed)
+        right = task.exact(answer.text)
+        told = "Right." if right else f"Wrong. The answer is {task.wanted} and nothing else."
+        scenario.report(answer.receipt, score=float(right), metadata={"feedback": told})
+
+    each(one, list(zip([task for task in tasks for _ in range(ROLLOUTS)], seeds, strict=True)))
+
+
+def run(arm: str, seed: int, steps: int) -> dict[str, object]:
+    began, course = time.monotonic(), Course(FAMILY, seed)
+    config = {"groups_per_step": GROUPS, "rollouts_per_group": ROLLOUTS, "include_environment_feedback": ARMS[arm], "evaluate_tasks": 0}
+    with driver.server("sdpo", "feedback") as server:
+        scenario, rows = server.scenario(f"feedback-{seed}", recipe_config=config), []
+        before = course.measure(scenario)
+        for number in range(steps):
+            practise(scenario, course.tasks(GROUPS), course.seeds(GROUPS * ROLLOUTS))
+            rows.append(shown(scenario.wait_step(number), SHOWN))
+            say(f"{arm} seed {seed}: {rows[-1]}")
+        after = course.measure(scenario)
+    return {
+        "arm": arm, "seed": seed, "before": share(before), "after": share(after), "right_after": after,
+        "steps": rows, "seconds": round(time.monotonic() - began, 1),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--seeds", type=driver.seeds, default="1,2,3")
+    parser.add_argument("--fresh", action="store_true", help="forget the runs that are there")
+    given = parser.parse_args()
+    facts = driver.conditions(family=FAMILY, groups=GROUPS, rollouts=ROLLOUTS, steps=given.steps)
+    result = driver.begin("feedback", facts, given.fresh)
+    for seed in given.seeds:
+        for arm in ARMS:
+            if not driver.done(result, arm=arm, seed=seed):
+                result["runs"].append(run(arm, seed, given.steps))
+                driver.write("feedback", result)
+    right = {arm: [hit for done in result["runs"] if done["arm"] == arm for hit in done["right_after"]] for arm in ARMS}
+    result["after"] = {arm: share(hits) for arm, hits in right.items()}
+    result["p"] = sign_p(*right.values())
+    driver.write("feedback", result)
+    say(f"{result['after']} p {result['p']}")
+
+
+if __name__ == "__main__":
+    main()
