@@ -164,6 +164,20 @@ async fn fail(caller: &Caller) {
     report(caller, json!({ "feedback": "no bare result" })).await;
 }
 
+#[tokio::test]
+async fn what_a_person_says_of_an_answer_reaches_the_recipe() {
+    let (host, _folder, _script) = evolving(|_| {}).await;
+    let caller = host.caller(SCENARIO);
+    caller.create(json!({ "training_mode": "manual" })).await;
+    let body = json!({ "model": "far", "messages": [{ "role": "user", "content": "Add 1 and 2." }] });
+    let receipt = caller.post("/v1/chat/completions", body).await.ok().receipt();
+    let report = json!({ "score": 0.0, "references": [receipt], "feedback": "no bare result" });
+    let id = caller.post("/reef/report", report).await.ok().body["agent_record_id"].clone();
+    let stored = caller.get(&caller.path(&format!("/records/{}", id.as_str().expect("an id")))).await.ok().body;
+    assert!(stored.to_string().contains(r#""metadata":{"feedback":"no bare result"}"#), "{stored}");
+    host.stop().await;
+}
+
 /// The same with what the recipe reads.
 pub async fn report(caller: &Caller, metadata: Value) {
     let body = json!({ "model": "far", "messages": [{ "role": "user", "content": "Add 1 and 2." }] });

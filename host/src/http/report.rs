@@ -23,6 +23,8 @@ use crate::receipts::Receipts;
 use crate::scenarios::{Scenario, Scenarios};
 use crate::telemetry;
 
+/// The field of reports that every recipe means alike.
+const FEEDBACK_FIELD: &str = "feedback";
 /// Answers of a session that one report grades, the latest.
 const SESSION_RECEIPTS_MAX: u32 = 256;
 
@@ -51,6 +53,14 @@ impl Feedback {
     }
 }
 
+/// Recipes read fields of the metadata: what a person says in `feedback` is there for one that asks for such a field.
+fn hand_words_over(manifest: &Manifest, report: &mut Report) {
+    let asked = manifest.report_fields.iter().any(|field| field.name == FEEDBACK_FIELD);
+    if let (true, Some(Value::String(words))) = (asked, &report.feedback) {
+        report.metadata.entry(FEEDBACK_FIELD).or_insert_with(|| words.as_str().into());
+    }
+}
+
 /// Stores a report.
 pub async fn report(
     State(feedback): State<Feedback>,
@@ -63,6 +73,7 @@ pub async fn report(
     let mut report = Report::from_body(&body, now_ms())?;
     let own = scenario.recipe().map(|now| now.recipe);
     if let Some(manifest) = own.as_ref().map(Recipe::manifest).or(feedback.manifest.as_deref()) {
+        hand_words_over(manifest, &mut report);
         manifest.check_metadata(&report.metadata).map_err(|problem| ApiError::invalid("metadata", problem))?;
     }
     report = redact_report(&feedback.redactor, report).await?;

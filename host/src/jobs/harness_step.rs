@@ -18,7 +18,7 @@ use reef_store::{Bytes, Commit, STATE_WRITER_KEY, StepTranscript, StoreError};
 
 use super::gate_candidate::{Gated, SERVED, gated};
 use super::harness_transcript::Recording;
-use super::held_out::{Binding, Measured, StepModels};
+use super::held_out::{Binding, Measured, Spent, StepModels};
 use super::propose_harness::corpus;
 use super::replay_harness::NOT_ADMITTED;
 use super::run_step::{Ended, HEAD_MOVED, StepError, Work, Workshop, context, guest_state};
@@ -47,8 +47,9 @@ pub async fn run_harness_step(workshop: &Workshop, work: Work) -> Result<Ended, 
         }
     });
     let harness = made(workshop, &work, (&before, &cancel)).await?;
-    let (recorder, state) = (Recorder::default(), Vec::new());
-    let mut run = Run { workshop, work, head, before, harness, cancel, recorder, state, gate: None, evaluation: None };
+    let (recorder, spent, state) = (Recorder::default(), Spent::default(), Vec::new());
+    let (gate, evaluation) = (None, None);
+    let mut run = Run { workshop, work, head, before, harness, cancel, recorder, spent, state, gate, evaluation };
     let decided = run.decide().await;
     watchdog.abort();
     let decided = if run.cancel.is_cancelled() { overdue(decided, workshop.step_max) } else { decided };
@@ -94,6 +95,7 @@ struct Run<'a> {
     harness: StepHarness,
     cancel: Cancel,
     recorder: Recorder,
+    spent: Spent,
     state: Vec<(String, Option<Vec<u8>>)>,
     gate: Option<Gate>,
     evaluation: Option<ReleaseEvaluation>,
@@ -191,7 +193,7 @@ impl Run<'_> {
         ];
         let (held_out, cache) = work.held_out.clone();
         let models = StepModels::new(self.workshop.engine.clone(), bindings, held_out, cache, Measured::default());
-        let models = models.with_bound(self.workshop.bound.clone());
+        let models = models.with_bound(self.workshop.bound.clone(), self.spent.clone());
         let call = Call {
             samples: Arc::clone(&work.samples),
             batch: (0..u32::try_from(work.samples.len()).unwrap_or(0)).collect(),
