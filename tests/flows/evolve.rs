@@ -71,7 +71,7 @@ fn answer(script: &Script, body: &Value) -> Response {
         json!({ "role": "assistant", "content": null, "tool_calls":
             [{ "index": 0, "id": "call-1", "type": "function", "function": { "name": name, "arguments": arguments } }] })
     } else if text(0).contains("bare result") {
-        json!({ "role": "assistant", "content": text(3) })
+        json!({ "role": "assistant", "content": text(3).trim() })
     } else {
         json!({ "role": "assistant", "content": format!("It is {}.", text(3).trim()) })
     };
@@ -309,7 +309,7 @@ async fn a_person_who_was_faster_keeps_an_older_candidate_from_the_chain() {
 }
 
 #[tokio::test]
-async fn a_machine_that_fails_decides_nothing_and_a_copied_task_is_not_admitted() {
+async fn a_machine_that_fails_decides_nothing() {
     let (host, folder, script) = evolving(|_| {}).await;
     let caller = host.caller(SCENARIO);
     caller.create(json!({})).await;
@@ -324,18 +324,20 @@ async fn a_machine_that_fails_decides_nothing_and_a_copied_task_is_not_admitted(
     let first = steps.iter().rfind(|step| step["kind"] != "running").expect("an ended step");
     assert_eq!(first["kind"], "failed", "{steps:?}");
     assert_eq!(served(&caller).await["release_id"], empty);
+    host.stop().await;
+}
 
-    // The machine is well again, and the proposer copies a task: the step that is tried again turns it down.
+#[tokio::test]
+async fn a_change_that_copies_a_task_is_not_admitted() {
+    let (host, _folder, script) = evolving(|_| {}).await;
+    let caller = host.caller(SCENARIO);
+    caller.create(json!({})).await;
+    let empty = served(&caller).await["release_id"].clone();
     let copied = "Add the numbers that stand in the two files a and b of this folder. End with the bare result.";
     let changes = json!({ "notes": "n", "changes": [{ "op": "put", "kind": "rules", "id": "form", "text": copied }] });
-    *script.lock().expect("held") = Script { changes: changes.to_string(), down: false, stalled: false };
-    caller.post(&caller.path("/update"), json!({ "training_mode": "auto" })).await.ok();
-    let step = poll("a step that is not failed", || async {
-        let steps = caller.steps().await;
-        let found = steps.iter().find(|step| !matches!(step["kind"].as_str(), Some("failed" | "running"))).cloned();
-        found.ok_or_else(|| format!("{steps:?}"))
-    })
-    .await;
+    script.lock().expect("held").changes = changes.to_string();
+    fail(&caller).await;
+    let step = ended(&caller, 1).await.remove(0);
     assert_eq!(step["kind"], "skipped", "{step}");
     assert!(step["reason"].as_str().expect("a reason").contains("repeats the task"), "{step}");
     assert_eq!(served(&caller).await["release_id"], empty);

@@ -32,7 +32,7 @@ const KEEP_TOLERANCE = Key.number("keep_tolerance", 0.05, "held-out score points
 export const strategy = recipe({
   manifest: manifest.weights("sao", "0.1.0", {
     needsScore: true,
-    asks: ["experience", "training", "state", "metrics", "models"],
+    asks: ["experience", "training", "state", "log", "metrics", "models"],
     keys: [
       BATCH_SIZE, GAMMA, LAMBDA, ALPHA, EPS_LOW, EPS_HIGH, POLICY_LR, CRITIC_LR, WARMUP_STEPS, WARMUP_UPDATES,
       ACTOR_UPDATES, NORM_MAX, EVALUATE_TASKS, KEEP_TOLERANCE,

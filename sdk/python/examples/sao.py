@@ -36,7 +36,7 @@ KEEP_TOLERANCE = Key.number("keep_tolerance", 0.05, "held-out score points that 
 @recipe
 class Sao(Recipe):
     manifest = Manifest.weights(
-        "sao", "0.1.0", needs_score=True, asks=["experience", "training", "state", "metrics", "models"],
+        "sao", "0.1.0", needs_score=True, asks=["experience", "training", "state", "log", "metrics", "models"],
         keys=[
             BATCH_SIZE, GAMMA, LAMBDA, ALPHA, EPS_LOW, EPS_HIGH, POLICY_LR, CRITIC_LR, WARMUP_STEPS, WARMUP_UPDATES,
             ACTOR_UPDATES, NORM_MAX, EVALUATE_TASKS, KEEP_TOLERANCE,
