@@ -200,6 +200,7 @@ async fn build(config: &Config, auth: Arc<Auth>, address: SocketAddr) -> Result<
             redactor: Arc::clone(&redactor),
             sessions: Sessions::default(),
             passes,
+            top_k: manifest.as_ref().map_or(0, |manifest| manifest.top_k),
         },
         feedback: Feedback {
             store: store.clone(),

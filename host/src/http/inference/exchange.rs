@@ -66,6 +66,8 @@ pub struct Exchange {
     pub created_at_ms: i64,
     /// False: nothing of it is stored, and its receipt names nothing.
     pub recorded: bool,
+    /// Alternatives of each token that are kept with the record.
+    pub top_k: u32,
     /// Keeps reports on this receipt waiting until the record is durable.
     pub in_flight: InFlight,
     /// Who answers.

@@ -72,6 +72,8 @@ pub struct Serving {
     pub sessions: Sessions,
     /// Tokens of episodes.
     pub passes: Passes,
+    /// Alternatives of a token that the server's recipe wants recorded, of a scenario whose learner has not begun.
+    pub top_k: u32,
 }
 
 /// `POST /v1/chat/completions`
@@ -138,6 +140,7 @@ async fn answer(
         envelope,
         store: serving.store.clone(),
         recorded,
+        top_k: scenario.recipe().map_or(serving.top_k, |now| now.recipe.manifest().top_k),
         in_flight: serving.receipts.register(&scenario.key, &receipt),
         scenario,
         served,
@@ -201,7 +204,7 @@ fn terms(exchange: &Exchange) -> Terms {
         dialect: exchange.dialect,
         tenant: exchange.caller.tenant().to_string(),
         weights: exchange.served.weights.clone(),
-        recorded: exchange.scenario.recipe().map_or(0, |now| now.recipe.manifest().top_k),
+        recorded: exchange.top_k,
         receipt: exchange.receipt.clone(),
     }
 }

@@ -103,6 +103,7 @@ impl Place {
             },
             store: seen.store.clone(),
             recorded: true,
+            top_k: seen.top_k,
             in_flight: serving.receipts.register(&seen.scenario.key, &receipt),
             scenario: Arc::clone(&seen.scenario),
             served: self.candidate,
