@@ -14,7 +14,7 @@ use reef_sandbox::{
     Call, Cancel, Context, Decision, EpisodeStatus, Fault, FaultKind, Harness, HarnessError, HarnessTree, Outcome,
     Proposal,
 };
-use reef_store::{Bytes, Commit, STATE_WRITER_KEY, StepTranscript, StoreError};
+use reef_store::{Commit, STATE_WRITER_KEY, StepTranscript, StoreError};
 
 use super::gate_candidate::{Gated, SERVED, gated};
 use super::harness_transcript::Recording;
@@ -22,8 +22,9 @@ use super::held_out::{Binding, Measured, Spent, StepModels};
 use super::propose_harness::corpus;
 use super::replay_harness::NOT_ADMITTED;
 use super::run_step::{Ended, HEAD_MOVED, StepError, Work, Workshop, context, guest_state};
+use super::step_context::{overlaid, transcript};
 use super::step_harness::{CANDIDATE, Made, StepHarness};
-use super::transcript::{self, Recorder};
+use super::transcript::{Recorder, Recording as ModelsRecording};
 use crate::episodes::{Bench, ReleaseMode};
 use crate::scenarios::{HarnessContent, ScenarioError};
 
@@ -179,13 +180,7 @@ impl Run<'_> {
 
     fn call(&self) -> Call {
         let work = &self.work;
-        let mut state = guest_state(work.state.clone());
-        for (key, value) in &self.state {
-            match value {
-                Some(value) => drop(state.insert(key.clone(), value.clone())),
-                None => drop(state.remove(key)),
-            }
-        }
+        let state = overlaid(guest_state(work.state.clone()), self.state.iter().map(|(key, value)| (key, value)));
         let served = work.scenario.served();
         let bindings = vec![
             Binding { name: SERVED, weights: served.weights.clone(), content: Some(served.release.content_id.clone()) },
@@ -199,7 +194,7 @@ impl Run<'_> {
             batch: (0..u32::try_from(work.samples.len()).unwrap_or(0)).collect(),
             config: work.inputs.config.clone(),
             state,
-            models: Some(Box::new(transcript::Recording::new(Box::new(models), self.recorder.clone()))),
+            models: Some(Box::new(ModelsRecording::new(Box::new(models), self.recorder.clone()))),
             harness: Some(Box::new(self.recorded())),
             cancel: self.cancel.clone(),
             ..Call::new(Context { max_staleness: work.inputs.max_staleness, ..context(&work.scenario, &work.step) })
@@ -280,18 +275,8 @@ impl Run<'_> {
         Ok(Ended { outcome: self.work.step.outcome.clone(), fault })
     }
 
-    /// What a replay needs beside the inputs.
     fn transcript(&self, state: &[(String, Option<Vec<u8>>)]) -> StepTranscript {
-        let (calls, complete) = self.recorder.heard();
-        let written = |(key, value): &(String, Option<Vec<u8>>)| (key.clone(), value.clone().map(Bytes));
-        StepTranscript {
-            environment: self.workshop.environment.clone(),
-            gate: self.gate,
-            held_out: self.work.held_out.0.fingerprint(),
-            calls,
-            complete,
-            state: state.iter().map(written).collect(),
-        }
+        transcript((self.workshop, &self.work), self.gate, &self.recorder, state)
     }
 
     async fn write(

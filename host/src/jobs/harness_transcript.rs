@@ -29,17 +29,11 @@ impl Recording {
 
     fn asked<T, K: Serialize>(
         &mut self,
-        mut call: ModelCall,
+        call: ModelCall,
         ask: impl FnOnce(&mut dyn Harness) -> Result<T, HarnessError>,
         keep: impl FnOnce(&T) -> K,
     ) -> Result<T, HarnessError> {
-        let answer = ask(self.inner.as_mut());
-        call.answer = match &answer {
-            Ok(value) => Ok(json!(keep(value))),
-            Err(error) => Err(refusal_to_json(error)),
-        };
-        self.recorder.note(call);
-        answer
+        self.recorder.keep(call, ask(self.inner.as_mut()), (keep, refusal_to_json))
     }
 }
 

@@ -3,10 +3,8 @@
 
 use std::sync::Arc;
 
-use reef_core::Gate;
-use reef_sandbox::{Decision, HarnessChange, PoolSample, Proposal};
+use reef_sandbox::{HarnessChange, PoolSample, Proposal};
 
-use super::gate_candidate::{Gated, gated};
 use super::harness_step::{PLAYED, gate_harness};
 use super::learn_scenario::state_of;
 use super::replay_step::{Replay, Wanted, failed};
@@ -74,38 +72,9 @@ impl Replay {
         };
         let was = self.step.candidate.as_ref().map_or("none".to_owned(), ToString::to_string);
         self.compare("candidate", was, id);
-        Ok(self.judge_harness(samples, playback).await)
-    }
-
-    async fn judge_harness(&mut self, samples: &Arc<Vec<PoolSample>>, playback: &Playback) -> String {
-        let mut state = state_of(&self.inputs);
-        for (key, value) in &self.state {
-            match value {
-                Some(value) => drop(state.insert(key.clone(), value.clone())),
-                None => drop(state.remove(key)),
-            }
-        }
-        let mut call = self.call(samples, guest_state(state));
-        call.models = Some(Box::new(playback.clone()));
+        let mut call = self.judging(samples, playback);
         call.harness = Some(Box::new(playback.clone()));
-        let outcome = self.recipe.evaluate(call, CANDIDATE).await;
-        let verdict = match self.take(outcome) {
-            Err(fault) => return failed(&fault),
-            Ok(verdict) => verdict,
-        };
-        self.metrics.extend(verdict.measurements.clone());
-        match verdict.decision {
-            Decision::Reject => format!("rejected: {}", verdict.reason),
-            Decision::Hold => format!("held: {}", verdict.reason),
-            Decision::Promote => {
-                let gate = self.transcript.gate.unwrap_or(Gate::Always);
-                let (decision, _) = gate_harness(gate, &mut playback.clone(), self.step.seed);
-                match gated(&verdict, &decision) {
-                    Gated::Release(reason) => format!("released: {reason}"),
-                    Gated::Reject(reason) => format!("rejected: {reason}"),
-                    Gated::Undecided(reason) => format!("failed: {reason}"),
-                }
-            }
-        }
+        let gate = |gate, replay: &Self| gate_harness(gate, &mut playback.clone(), replay.step.seed).0;
+        Ok(self.judge(call, CANDIDATE, gate).await)
     }
 }

@@ -19,6 +19,7 @@ use super::learn_scenario::{chosen, seed, state_of};
 use super::named_policies::{self, NamedPolicies, bindings};
 use super::rerun::{Folder, Proposer, engine, load, sandbox};
 use super::run_step::{CRITIC_STATE, HEAD_MOVED, HEAD_STAYS, OTHER_SURFACE, guest_state};
+use super::step_context::overlaid;
 use super::surface::is_harness;
 use super::transcript::{Playback, content_of};
 use crate::config::Config;
@@ -268,7 +269,11 @@ impl Replay {
                     let id =
                         |content: Option<reef_core::ContentId>| content.map_or("none".to_owned(), |c| c.to_string());
                     self.compare("candidate", id(self.step.candidate.clone()), id(content_of(files)));
-                    self.judge(&samples, candidate, &playback).await
+                    let call = self.judging(&samples, &playback);
+                    let gate = |gate, replay: &Self| {
+                        gate_candidate(gate, Some(&mut playback.clone()), replay.transcript.held_out.0)
+                    };
+                    self.judge(call, candidate, gate).await
                 }
             },
         };
@@ -297,17 +302,20 @@ impl Replay {
         Proposer::new(engine, lora, named)
     }
 
-    /// The recipe's verdict and the gate, both on what was heard in the step.
-    async fn judge(&mut self, samples: &Arc<Vec<PoolSample>>, candidate: u32, playback: &Playback) -> String {
-        let mut state = state_of(&self.inputs);
-        for (key, value) in &self.state {
-            match value {
-                Some(value) => drop(state.insert(key.clone(), value.clone())),
-                None => drop(state.remove(key)),
-            }
-        }
-        let mut call = self.call(samples, guest_state(state));
+    /// The call that judges: on the state that the proposal left, and with what was heard in the step.
+    pub(super) fn judging(&self, samples: &Arc<Vec<PoolSample>>, playback: &Playback) -> Call {
+        let mut call = self.call(samples, guest_state(overlaid(state_of(&self.inputs), &self.state)));
         call.models = Some(Box::new(playback.clone()));
+        call
+    }
+
+    /// The recipe's verdict, then the gate.
+    pub(super) async fn judge(
+        &mut self,
+        call: Call,
+        candidate: u32,
+        gate: impl FnOnce(Gate, &Self) -> GateDecision,
+    ) -> String {
         let outcome = self.recipe.evaluate(call, candidate).await;
         match self.take(outcome) {
             Err(fault) => failed(&fault),
@@ -316,11 +324,13 @@ impl Replay {
                 match verdict.decision {
                     Decision::Reject => format!("rejected: {}", verdict.reason),
                     Decision::Hold => format!("held: {}", verdict.reason),
-                    Decision::Promote => match gated(&verdict, &self.gate(playback)) {
-                        Gated::Release(reason) => format!("released: {reason}"),
-                        Gated::Reject(reason) => format!("rejected: {reason}"),
-                        Gated::Undecided(reason) => format!("failed: {reason}"),
-                    },
+                    Decision::Promote => {
+                        match gated(&verdict, &gate(self.transcript.gate.unwrap_or(Gate::Always), self)) {
+                            Gated::Release(reason) => format!("released: {reason}"),
+                            Gated::Reject(reason) => format!("rejected: {reason}"),
+                            Gated::Undecided(reason) => format!("failed: {reason}"),
+                        }
+                    }
                 }
             }
         }
@@ -334,11 +344,6 @@ impl Replay {
         if !self.transcript.complete {
             self.notes.push("the step heard more from models than is kept; its decision may not be reached".to_owned());
         }
-    }
-
-    fn gate(&self, playback: &Playback) -> GateDecision {
-        let gate = self.transcript.gate.unwrap_or(Gate::Always);
-        gate_candidate(gate, Some(&mut playback.clone()), self.transcript.held_out.0)
     }
 
     /// Decision and state, unless the step ended for a reason that lies outside the recipe.

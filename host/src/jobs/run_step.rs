@@ -17,7 +17,7 @@ use reef_release::ReleaseFile;
 use reef_sandbox::{
     Call, Context, Decision, Fault, FaultKind, Models, Outcome, PoolSample, Proposal, Recipe, Training,
 };
-use reef_store::{Bytes, Commit, Environment, STATE_WRITER_KEY, StepInputs, StepTranscript, Store};
+use reef_store::{Commit, Environment, STATE_WRITER_KEY, StepInputs, StepTranscript, Store};
 
 use super::bound_models::BoundModels;
 use super::exchange_recipe::Exchange;
@@ -26,6 +26,7 @@ use super::harness_step::run_harness_step;
 use super::held_out::{Binding, HeldOut, Measured, ScoreCache, Spent, StepModels};
 use super::named_policies;
 pub use super::step_context::{context, context_outside, guest_state, record_call, recorded_state};
+use super::step_context::{overlaid, transcript};
 use super::surface::is_harness;
 use super::trainer_thread::{Abort, Files, Start, StepTraining, TrainerThread};
 use super::transcript::{Recorder, Recording, content_of};
@@ -288,13 +289,7 @@ impl Run<'_> {
 
     fn call(&self, training: Option<Box<dyn Training>>, models: Option<Box<dyn Models>>) -> Call {
         let work = &self.work;
-        let mut state = guest_state(work.state.clone());
-        for (key, value) in &self.state {
-            match value {
-                Some(value) => drop(state.insert(key.clone(), value.clone())),
-                None => drop(state.remove(key)),
-            }
-        }
+        let state = overlaid(guest_state(work.state.clone()), self.state.iter().map(|(key, value)| (key, value)));
         let call = Call {
             samples: Arc::clone(&work.samples),
             batch: (0..u32::try_from(work.samples.len()).unwrap_or(0)).collect(),
@@ -396,18 +391,8 @@ impl Run<'_> {
         Ok(Ended { outcome: self.work.step.outcome.clone(), fault })
     }
 
-    /// What a replay needs beside the inputs.
     fn transcript(&self, state: &[(String, Option<Vec<u8>>)]) -> StepTranscript {
-        let (calls, complete) = self.recorder.heard();
-        let written = |(key, value): &(String, Option<Vec<u8>>)| (key.clone(), value.clone().map(Bytes));
-        StepTranscript {
-            environment: self.workshop.environment.clone(),
-            gate: self.gate,
-            held_out: self.work.held_out.0.fingerprint(),
-            calls,
-            complete,
-            state: state.iter().map(written).collect(),
-        }
+        transcript((self.workshop, &self.work), self.gate, &self.recorder, state)
     }
 
     async fn write(&self, files: Files, decision: ReleaseDecision) -> Result<Release, ScenarioError> {

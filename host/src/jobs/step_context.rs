@@ -3,10 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use reef_core::{CallReport, Step};
+use reef_core::{CallReport, Gate, Step};
 use reef_sandbox::{Context, HOST_STATE_PREFIX};
-use reef_store::Bytes;
+use reef_store::{Bytes, StepTranscript};
 
+use super::run_step::{Work, Workshop};
+use super::transcript::Recorder;
 use crate::clock::now_ms;
 use crate::scenarios::Scenario;
 
@@ -22,6 +24,39 @@ pub fn record_call(report: &CallReport) {
 pub fn guest_state(mut state: BTreeMap<String, Vec<u8>>) -> BTreeMap<String, Vec<u8>> {
     state.retain(|key, _| !key.starts_with(HOST_STATE_PREFIX));
     state
+}
+
+/// The bucket as a later call of the same step sees it: what was staged lies over it, `None` takes a key away.
+pub fn overlaid<'a>(
+    mut state: BTreeMap<String, Vec<u8>>,
+    staged: impl IntoIterator<Item = (&'a String, &'a Option<Vec<u8>>)>,
+) -> BTreeMap<String, Vec<u8>> {
+    for (key, value) in staged {
+        match value {
+            Some(value) => drop(state.insert(key.clone(), value.clone())),
+            None => drop(state.remove(key)),
+        }
+    }
+    state
+}
+
+/// What a replay needs beside the inputs; `state`: what the step writes.
+pub fn transcript(
+    (workshop, work): (&Workshop, &Work),
+    gate: Option<Gate>,
+    recorder: &Recorder,
+    state: &[(String, Option<Vec<u8>>)],
+) -> StepTranscript {
+    let (calls, complete) = recorder.heard();
+    let written = |(key, value): &(String, Option<Vec<u8>>)| (key.clone(), value.clone().map(Bytes));
+    StepTranscript {
+        environment: workshop.environment.clone(),
+        gate,
+        held_out: work.held_out.0.fingerprint(),
+        calls,
+        complete,
+        state: state.iter().map(written).collect(),
+    }
 }
 
 /// The inputs of a call that are not data.

@@ -44,7 +44,22 @@ impl Recorder {
         (heard.calls.clone(), !heard.cut)
     }
 
-    pub(super) fn note(&self, call: ModelCall) {
+    /// Writes down what came back, or the refusal, and passes it on.
+    pub(super) fn keep<T, K: Serialize, E>(
+        &self,
+        mut call: ModelCall,
+        answer: Result<T, E>,
+        (keep, refuse): (impl FnOnce(&T) -> K, impl FnOnce(&E) -> Value),
+    ) -> Result<T, E> {
+        call.answer = match &answer {
+            Ok(value) => Ok(json!(keep(value))),
+            Err(error) => Err(refuse(error)),
+        };
+        self.note(call);
+        answer
+    }
+
+    fn note(&self, call: ModelCall) {
         let mut heard = locked(&self.0);
         let bytes = match &call.answer {
             Ok(value) | Err(value) => value.to_string().len(),
@@ -123,17 +138,11 @@ impl Recording {
 
     fn asked<T, K: Serialize>(
         &mut self,
-        mut call: ModelCall,
+        call: ModelCall,
         ask: impl FnOnce(&mut dyn Models) -> Result<T, ModelsError>,
         keep: impl FnOnce(&T) -> K,
     ) -> Result<T, ModelsError> {
-        let answer = ask(self.inner.as_mut());
-        call.answer = match &answer {
-            Ok(value) => Ok(json!(keep(value))),
-            Err(error) => Err(refusal_to_json(error)),
-        };
-        self.recorder.note(call);
-        answer
+        self.recorder.keep(call, ask(self.inner.as_mut()), (keep, refusal_to_json))
     }
 }
 
