@@ -423,9 +423,11 @@ impl Scenarios {
     pub async fn pinned(&self, scenario: &Scenario, id: &ReleaseId) -> Result<Served, ScenarioError> {
         let listed = match self.store.release(&scenario.key.0, &scenario.key.1, id).await? {
             Some(listed) => Some(listed),
-            None => {
-                self.first_release(scenario).await?.filter(|first| first.release.manifest.parent.as_ref() == Some(id))
-            }
+            None => self
+                .store
+                .first_release(&scenario.key.0, &scenario.key.1)
+                .await?
+                .filter(|first| first.release.manifest.parent.as_ref() == Some(id)),
         };
         let retained = listed.filter(|listed| {
             // A harness has no weights: it would be served as the base model.

@@ -5,7 +5,7 @@ use reef_core::{
     DecidedBy, Release, ReleaseDecision, ReleaseId, ReleaseManifest, ReleaseOrigin, ReleaseVerdict, Surface, TenantId,
 };
 use reef_release::{ReleaseError, ReleaseFile};
-use reef_store::{ListedRelease, ReleaseStatus, ScenarioSettings};
+use reef_store::{ReleaseStatus, ScenarioSettings};
 
 use super::{Scenario, ScenarioError, ScenarioKey, Scenarios, Served, blocking};
 use crate::clock::now_ms;
@@ -74,17 +74,11 @@ impl Scenarios {
     /// Refuses unless the scenario began as a copy of that release, if one is named.
     pub(super) async fn check_begin(&self, scenario: &Scenario, from: Option<&Release>) -> Result<(), ScenarioError> {
         let Some(from) = from else { return Ok(()) };
-        let first = self.first_release(scenario).await?;
+        let first = self.store.first_release(&scenario.key.0, &scenario.key.1).await?;
         if first.and_then(|first| first.release.manifest.parent).as_ref() == Some(&from.release_id) {
             return Ok(());
         }
         Err(ScenarioError::OtherBase { scenario: scenario.key.1.clone(), release: from.release_id.clone() })
-    }
-
-    /// What the scenario began with; none once it has been pruned from a long list.
-    pub(super) async fn first_release(&self, scenario: &Scenario) -> Result<Option<ListedRelease>, ScenarioError> {
-        let listed = self.store.releases_of(&scenario.key.0, &scenario.key.1, Surface::Weights).await?;
-        Ok(listed.into_iter().find(|listed| listed.release.manifest.sequence == 0))
     }
 
     /// Writes a release without moving any head.

@@ -143,6 +143,16 @@ impl Store {
         self.told(select_release(&mut conn, &Key::of(t, s), id).await)
     }
 
+    /// The release of weights with which this scenario began; none once it is gone.
+    pub async fn first_release(&self, t: &TenantId, s: &ScenarioName) -> Result<Option<ListedRelease>, StoreError> {
+        let mut conn = self.reader().await?;
+        let sql = listed!("AND r.surface = 'weights' ORDER BY r.position LIMIT 1");
+        let query = sql::query(sql).bind(t.as_str()).bind(s.as_str());
+        let row: Option<Row> = self.told(query.fetch_optional(&mut conn).await)?;
+        let oldest = self.told(read_one(row).await)?;
+        Ok(oldest.filter(|listed| listed.release.manifest.sequence == 0))
+    }
+
     /// The releases of this scenario, of every surface, newest first; the latest 10,000.
     pub async fn releases(&self, t: &TenantId, s: &ScenarioName) -> Result<Vec<ListedRelease>, StoreError> {
         self.list(t, s, None).await

@@ -40,13 +40,13 @@ impl Speakers {
         let (prompt, id) = named;
         let (mut streams, mut speakers) = (StreamMap::new(), Vec::new());
         let parses = matches!(ask.input, Input::Turns(_));
-        let tools = functions(ask).next().is_some();
+        let (tools, variables) = (functions(ask).next().is_some(), variables(ask));
         for (number, receiver) in choices.into_iter().enumerate() {
             streams.insert(number, ReceiverStream::new(receiver));
             speakers.push(Speaker {
                 number: u32::try_from(number).unwrap_or(u32::MAX),
                 call_prefix: if number == 0 { format!("call_{id}") } else { format!("call_{id}_{number}") },
-                parser: parses.then(|| engine.answer_parser(tools, &variables(ask))),
+                parser: parses.then(|| engine.answer_parser(tools, &variables)),
                 single_call: ask.parallel_calls == Some(false),
                 shown: ask.logprobs.unwrap_or(0) as usize,
                 ..Speaker::default()

@@ -135,6 +135,8 @@ async fn a_fork_is_created_with_its_first_release_or_not_at_all() {
     create(&first(1)).await.expect("created");
     let head = fixture.store.head(&tenant(), &fork).await.expect("read").expect("a head");
     assert_eq!((head.release_id, head.manifest.parent), (release_id(1), Some(release_id(0))));
+    let began = fixture.store.first_release(&tenant(), &fork).await.expect("read").expect("there");
+    assert_eq!(began.release.release_id, release_id(1));
     let again = create(&first(2)).await.expect_err("it has begun");
     assert!(matches!(again, StoreError::HeadMoved { .. }), "{again}");
     assert_eq!(fixture.head().await, release_id(0), "the source is as it was");
