@@ -23,7 +23,7 @@ demo-harness: setup recipes build
 test: setup-tests recipes guests languages
 	cargo build --workspace --lib --bins --tests
 	cargo test --workspace --doc
-	cargo test --workspace --lib --bins --tests
+	cargo test --workspace --lib --bins --tests --no-fail-fast
 
 ## Only what the sandbox's own figures need.
 guests: recipes

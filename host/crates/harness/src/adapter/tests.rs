@@ -48,7 +48,7 @@ fn parse(definition: &str, template: &str) -> Result<Adapter, AdapterError> {
 fn every_embedded_adapter_is_right_and_binds_address_key_and_model() {
     let adapters = Adapters::embedded().expect("they are right");
     let names: Vec<&str> = adapters.iter().map(|adapter| adapter.name.as_str()).collect();
-    assert_eq!(names, ["aider", "claude", "codex", "dsh", "goose", "hermes", "opencode", "openhands", "pi"]);
+    assert_eq!(names, ["aider", "claude", "codex", "dsh", "goose", "hermes", "native", "opencode", "openhands", "pi"]);
     for adapter in adapters.iter() {
         let data = EMBEDDED.iter().find(|(folder, _)| *folder == adapter.name).expect("its folder").1;
         let all: String = data.iter().map(|(_, text)| *text).collect();
