@@ -190,7 +190,7 @@ class Scenario:
     def releases(self) -> list[str]:
         """Ids of the releases, oldest first."""
         rows = self.server.call("GET", f"/reef/scenarios/{self.name}/releases")[0]["releases"]
-        return [row["release_id"] for row in sorted(rows, key=lambda row: row["manifest"]["sequence"])]
+        return [row["release_id"] for row in sorted(rows, key=lambda row: row["sequence"])]
 
     def wait_step(self, known: int) -> dict:
         """The step after the first `known` ones, once it has ended."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from driver import ROOT, Messages, Scenario, each
@@ -28,6 +29,11 @@ class Task:
 
     def exact(self, answer: str) -> bool:
         return answer.strip() == self.wanted
+
+    def ends(self, answer: str) -> bool:
+        """Is the last word the right one? Who answers in a sentence is right too."""
+        words = answer.split()
+        return bool(words) and words[-1].strip("\"'.") == self.wanted
 
     def reward(self, answer: str) -> float:
         """Half for similarity, which gives a slope to climb, half for the exact answer."""
@@ -99,9 +105,9 @@ class Course:
         """Seeds of sampling."""
         return [self.chance.getrandbits(62) for _ in range(count)]
 
-    def measure(self, scenario: Scenario) -> list[bool]:
-        """Which test tasks the head answers exactly, greedily; nothing of it is learned from."""
-        return each(lambda task: task.exact(scenario.ask(task.chat(), ANSWER_TOKENS, greedy=True, capture=False).text), self.test)
+    def measure(self, scenario: Scenario, right: Callable[[Task, str], bool] = Task.exact) -> list[bool]:
+        """Which test tasks the head answers right, greedily; nothing of it is learned from."""
+        return each(lambda task: right(task, scenario.ask(task.chat(), ANSWER_TOKENS, greedy=True, capture=False).text), self.test)
 
 
 def wilson(hits: float, count: int) -> tuple[float, float]:

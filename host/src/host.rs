@@ -30,6 +30,7 @@ use crate::error::StartError;
 use crate::http::body::BodyLimit;
 use crate::http::harness::Harnesses;
 use crate::http::inference::{Ending, Serving, Sessions};
+use crate::http::replay::Replays;
 use crate::http::report::Feedback;
 use crate::http::scenarios::Management;
 use crate::http::status::Operations;
@@ -216,6 +217,7 @@ async fn build(config: &Config, auth: Arc<Auth>, address: SocketAddr) -> Result<
             engine: engine.clone(),
             manifest: manifest.clone(),
             exchange: workshop.is_some().then_some(exchange),
+            replays: Replays::of(config),
         },
         harnesses: Harnesses {
             store: store.clone(),
@@ -388,7 +390,7 @@ async fn run_learners(workshop: Option<Workshop>, mut opened: mpsc::Receiver<Arc
 
 /// A learner that panics is told about and started again; the other scenarios and serving go on meanwhile.
 async fn keep_learning(workshop: Workshop, scenario: Arc<Scenario>, pool_max: u32) {
-    loop {
+    while !scenario.is_retired() {
         let learner = learn_scenario(workshop.clone(), Arc::clone(&scenario), pool_max);
         if AssertUnwindSafe(learner).catch_unwind().await.is_err() {
             tracing::error!(scenario = %scenario.key.1, "learner.panic");

@@ -2,6 +2,7 @@
 //! Requests take one `Served` snapshot and use it to the end; the learner and the operator exchange the
 //! snapshot by pointer. The database is the truth for heads: a snapshot changes only after its commit.
 
+mod forgetting;
 mod harness;
 mod minting;
 mod rollouts;
@@ -99,6 +100,8 @@ pub struct Scenario {
     pub changed: Notify,
     /// Held by whoever is about to mint a release in this scenario.
     pub minting: tokio::sync::Mutex<()>,
+    /// It was forgotten: nothing is to be learned any more.
+    retired: AtomicBool,
 }
 
 impl Scenario {
@@ -136,6 +139,18 @@ impl Scenario {
             Ok(()) => requests.success(),
             Err(fault) => requests.record(now_ms(), fault),
         }
+    }
+
+    /// Was it taken out of service for good?
+    pub fn is_retired(&self) -> bool {
+        self.retired.load(Ordering::Acquire)
+    }
+
+    /// Ends its learner.
+    fn retire(&self) {
+        self.retired.store(true, Ordering::Release);
+        self.changed.notify_one();
+        self.wake.notify_one();
     }
 
     /// The settings now.
@@ -181,6 +196,9 @@ pub enum ScenarioError {
         /// What was asked for.
         release: ReleaseId,
     },
+    /// A step of it runs.
+    #[error("a step of scenario '{0}' is running; try again when it has ended, as GET /reef/status tells")]
+    Learning(ScenarioName),
     /// The tenant has as many as it may.
     #[error("this tenant has {0} scenarios, the most that are allowed; raise scenarios.per_tenant_max")]
     TooMany(usize),
@@ -370,6 +388,7 @@ impl Scenarios {
             wake: Notify::new(),
             changed: Notify::new(),
             minting: tokio::sync::Mutex::default(),
+            retired: AtomicBool::new(false),
         });
         if let Some(detour) = detour {
             self.take(&scenario, detour).await?;

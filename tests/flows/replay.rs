@@ -87,9 +87,18 @@ fn run_replay(data: &Path, extra: &[&str]) -> std::process::Output {
     command.output().expect("reef runs")
 }
 
+/// The same on the server itself.
+async fn over_http(caller: &Caller) {
+    let replayed = caller.post(&caller.path("/replay"), json!({ "step": 1 })).await.ok().body;
+    assert_eq!((&replayed["step"], &replayed["same"]), (&json!(1), &json!(true)), "{replayed}");
+    for (body, status) in [(json!({ "step": 99 }), 404), (json!({ "step": 1, "threads": 0 }), 400), (json!({}), 400)] {
+        assert_eq!(caller.post(&caller.path("/replay"), body.clone()).await.status.as_u16(), status, "{body}");
+    }
+}
+
 #[tokio::test]
 async fn a_step_done_again_is_the_same_and_a_changed_byte_shows() {
-    let (host, _, steps) = learned().await;
+    let (host, caller, steps) = learned().await;
     let compared = [
         "selection",
         "retired",
@@ -105,6 +114,7 @@ async fn a_step_done_again_is_the_same_and_a_changed_byte_shows() {
     ];
     let data = host.data.path().to_owned();
     assert_same(&replay_step(&wanted(&data, 1)).await.expect("beside the server"), &compared);
+    over_http(&caller).await;
     let data = host.stop().await;
     let before = fingerprint(data.path());
     let replayed = replay_step(&wanted(data.path(), 2)).await.expect("without a server");

@@ -6,6 +6,7 @@ mod completions;
 pub mod harness;
 mod limits;
 mod messages;
+mod operations;
 mod records;
 mod redaction;
 mod releases;

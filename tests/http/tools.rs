@@ -180,3 +180,43 @@ async fn a_strict_function_leaves_text_free() {
     let guided = chat(&caller, json!({ "max_tokens": 12, "tools": [strict, function("forecast")] })).await;
     assert_eq!(guided["choices"], free["choices"]);
 }
+
+/// A conversation in which every question was answered by a call, so that the model calls once more.
+fn calling() -> Value {
+    let mut turns = Vec::new();
+    for (n, city) in ["Oslo", "Lima", "Cairo", "Delhi"].iter().enumerate() {
+        let id = format!("call_{n}");
+        let arguments = json!({ "city": city }).to_string();
+        let call = json!({ "id": id, "type": "function", "function": { "name": "weather", "arguments": arguments } });
+        turns.push(json!({ "role": "user", "content": format!("How is the weather in {city}?") }));
+        turns.push(json!({ "role": "assistant", "content": null, "tool_calls": [call] }));
+        turns.push(json!({ "role": "tool", "tool_call_id": id, "content": "sunny" }));
+    }
+    turns.push(json!({ "role": "user", "content": "How is the weather in Rome?" }));
+    json!(turns)
+}
+
+#[tokio::test]
+async fn a_call_that_the_model_chose_follows_the_schema_of_a_strict_function() {
+    let caller = shared();
+    let asked = |strict: bool, stream: bool| {
+        let mut tool = function("weather");
+        tool["function"]["strict"] = json!(strict);
+        tool["function"]["parameters"]["properties"]["city"] = json!({ "enum": ["Quebec", "Zagreb"] });
+        json!({ "model": MODEL, "temperature": 0, "max_tokens": 60, "stream": stream, "messages": calling(), "tools": [tool] })
+    };
+    let arguments = |answer: &Value| {
+        let call = &answer["choices"][0]["message"]["tool_calls"][0]["function"];
+        assert_eq!(call["name"], "weather", "{answer}");
+        serde_json::from_str::<Value>(call["arguments"].as_str().unwrap()).unwrap()
+    };
+    let free = caller.post("/v1/chat/completions", asked(false, false)).await.ok().body;
+    assert_eq!(arguments(&free), json!({ "city": "Rome" }), "left alone, it says what it was asked");
+    let bound = caller.post("/v1/chat/completions", asked(true, false)).await.ok().body;
+    let city = arguments(&bound);
+    assert!(["Quebec", "Zagreb"].iter().any(|known| city == json!({ "city": known })), "{city}");
+    let events = events(&caller, "/v1/chat/completions", asked(true, true)).await;
+    let deltas = events.iter().map(|(_, data)| &data["choices"][0]["delta"]["tool_calls"][0]["function"]["arguments"]);
+    let streamed: String = deltas.filter_map(Value::as_str).collect();
+    assert_eq!(serde_json::from_str::<Value>(&streamed).unwrap(), city, "streamed alike");
+}

@@ -148,7 +148,9 @@ impl From<ScenarioError> for ApiError {
             ScenarioError::OtherBase { .. } => Self::conflict(error.to_string()),
             ScenarioError::Store(error) => error.into(),
             ScenarioError::Weights(error) => error.into(),
-            ScenarioError::Recipe(_) | ScenarioError::TooMany(_) => Self::conflict(error.to_string()),
+            ScenarioError::Recipe(_) | ScenarioError::TooMany(_) | ScenarioError::Learning(_) => {
+                Self::conflict(error.to_string())
+            }
             ScenarioError::Release(_)
             | ScenarioError::Interrupted
             | ScenarioError::HeldOut(_)

@@ -5,16 +5,20 @@
 pub mod body;
 pub mod caller;
 pub mod connections;
+pub mod contract;
+pub mod dashboard;
 pub mod error;
 pub mod export;
 pub mod harness;
 pub mod inference;
+pub mod openapi;
 pub mod page;
 pub mod params;
 pub mod recipe;
 pub mod records;
 pub mod redaction;
 pub mod releases;
+pub mod replay;
 pub mod report;
 pub mod rollouts;
 pub mod scenarios;
@@ -88,7 +92,9 @@ pick!(
 /// All routes.
 pub fn router(parts: Parts) -> Router {
     let scenario = Router::new()
-        .route("/", get(scenarios::show))
+        .route("/", get(scenarios::show).delete(scenarios::remove))
+        .route("/contract", get(contract::show))
+        .route("/replay", post(replay::replay))
         .route("/update", post(scenarios::update))
         .route("/held-out", put(scenarios::put_held_out))
         .route("/evaluation/v1/chat/completions", post(evaluation::chat_completions))
@@ -145,6 +151,8 @@ pub fn router(parts: Parts) -> Router {
         .route("/reef/scenarios", get(scenarios::list).post(scenarios::create))
         .nest("/reef/scenarios/{scenario}", scenario)
         .route("/reef/status", get(status::status))
+        .route("/reef/ui", get(dashboard::show))
+        .route("/openapi.json", get(openapi::show))
         .route("/healthz", get(status::healthz))
         .route("/readyz", get(status::readyz))
         .route("/metrics", get(status::metrics))

@@ -16,6 +16,7 @@ use super::body::JsonObject;
 use super::caller::Caller;
 use super::error::ApiError;
 use super::params::Path;
+use super::replay::Replays;
 use crate::config::Scope;
 use crate::jobs::exchange_recipe::Exchange;
 use crate::scenarios::{Scenario, Scenarios, to_the_end};
@@ -38,6 +39,8 @@ pub struct Management {
     pub manifest: Option<Arc<Manifest>>,
     /// Exchanges recipes; none on a server without a learner.
     pub exchange: Option<Exchange>,
+    /// Does stored steps again.
+    pub replays: Replays,
 }
 
 impl Management {
@@ -170,6 +173,18 @@ pub async fn update(
     management.check(Some(&scenario), &settings)?;
     let updated = async move { management.scenarios.update(&scenario, settings).await.map(|()| scenario) };
     Ok(Json(describe(&*to_the_end(updated).await?)))
+}
+
+/// `DELETE /reef/scenarios/{s}`: everything of it is gone, and its name is free.
+pub async fn remove(
+    State(management): State<Management>,
+    caller: Caller,
+    Path(name): Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    let scenario = management.open(&caller, Scope::Admin, &name).await?;
+    let forgotten = async move { management.scenarios.forget(&scenario).await.map(|report| (scenario, report)) };
+    let (scenario, report) = to_the_end(forgotten).await?;
+    Ok(Json(json!({ "scenario": scenario.key.1, "deleted": true, "bytes_freed": report.bytes_freed })))
 }
 
 fn describe(scenario: &Scenario) -> Value {

@@ -30,7 +30,7 @@ const RETRY_PAUSE: Duration = Duration::from_secs(2);
 /// Longest of those pauses.
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(600);
 
-/// Learns until the process ends.
+/// Learns until the scenario is forgotten or the process ends.
 pub async fn learn_scenario(workshop: Workshop, scenario: Arc<Scenario>, pool_max: u32) {
     let mut learner = Learner {
         workshop,
@@ -41,7 +41,7 @@ pub async fn learn_scenario(workshop: Workshop, scenario: Arc<Scenario>, pool_ma
         failures: 0,
         tasks: None,
     };
-    loop {
+    while !learner.scenario.is_retired() {
         match learner.turn().await {
             Ok(Turn::Again) => {}
             // A time-out is only a reason to look again.
@@ -84,6 +84,9 @@ impl Learner {
     async fn turn(&mut self) -> Result<Turn, StepError> {
         let scenario = Arc::clone(&self.scenario);
         let _learning = scenario.learning.lock().await;
+        if scenario.is_retired() {
+            return Ok(Turn::Again);
+        }
         self.workshop.exchange.settle(&scenario).await.map_err(|error| StepError::Recipe(error.to_string()))?;
         if let Some(now) = scenario.recipe().filter(|now| now.recipe.digest() != self.workshop.recipe.digest()) {
             self.workshop.recipe = now.recipe;

@@ -9,6 +9,7 @@ mod diff;
 mod disk;
 mod error;
 mod folder;
+mod forget;
 mod fork;
 mod git;
 mod inspect;

@@ -14,6 +14,7 @@ mod error;
 mod feedback;
 mod fill;
 mod fold;
+mod forget;
 mod held_out;
 mod home;
 mod inputs;

@@ -212,3 +212,25 @@ fn writers_and_a_sweep_at_once_lose_nothing() {
         assert!(report.is_whole() && report.checked.releases == 26, "{report:?}");
     }
 }
+
+#[test]
+fn a_forgotten_scenario_is_gone_but_for_what_others_began_with() {
+    let fixture = Fixture::new();
+    let chain = chain(&fixture);
+    let fork = fixture.fork(&chain[2], "fork");
+    let other = fixture.release("other", None, &noise(3, ADAPTER_BYTES));
+    let done = fixture.repo.forget(&tenant(), &name("spell")).expect("forgotten");
+    assert_eq!(fixture.repo.head(&tenant(), &name("spell")).expect("read"), None);
+    assert_eq!(set(&done.candidates), ids(&[&chain[3], &chain[4], &chain[5]]), "the fork descends from r2");
+    for (adapter, there) in [(0, false), (1, false), (2, true), (3, true), (5, false)] {
+        assert_eq!(object(&fixture, adapter).exists(), there, "{adapter}");
+    }
+    for release in [&fork, &other] {
+        fixture.repo.check(&release.release_id).expect("whole");
+    }
+    let again = fixture.repo.forget(&tenant(), &name("spell")).expect("again");
+    assert_eq!((again.objects, again.candidates.len()), (0, 0));
+    let anew = fixture.release("spell", None, &noise(7, ADAPTER_BYTES));
+    assert_eq!(fixture.repo.head(&tenant(), &name("spell")).expect("read"), Some(anew.release_id));
+    fixture.fsck_is_clean();
+}

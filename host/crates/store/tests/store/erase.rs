@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use reef_core::{Inference, ReleaseOrigin, Tag};
-use reef_store::{Cause, Commit, Erased, Selector, StoreError};
+use reef_core::{Inference, ReleaseOrigin, ScenarioName, Tag};
+use reef_store::{Cause, Commit, Erased, ScenarioSettings, Selector, StoreError};
 
 use crate::fixture::{
     Fixture, NOW_MS, failed, id, ids, inference, name, release, release_id, released, report, step, tenant, usable,
@@ -117,4 +117,27 @@ async fn an_erased_record_does_not_come_back_and_cannot_be_graded() {
     let nowhere = reef_core::ScenarioName::parse("nowhere").expect("valid");
     let refused = fixture.store.erase(&tenant(), &nowhere, &Selector::Record(id("r-1")), NOW_MS).await;
     assert_eq!(refused, Err(StoreError::UnknownScenario(nowhere)));
+}
+
+#[tokio::test]
+async fn a_forgotten_scenario_leaves_nothing_and_its_name_begins_anew() {
+    let mut fixture = Fixture::new().await;
+    let other = ScenarioName::parse("other").expect("valid");
+    let settings = ScenarioSettings::default();
+    fixture.store.create_scenario(&tenant(), &other, &settings, NOW_MS).await.expect("created");
+    fixture.store.append_inference(&tenant(), &other, inference("r-1", &[1], &[2])).await.expect("kept");
+    let mut secret = in_session("r-1", "s-1");
+    secret.request = serde_json::json!({ "messages": [{ "role": "user", "content": "zanzibar-4711" }] });
+    fixture.answer(secret).await;
+    fixture.report(report("g-1", &["r-1"])).await.expect("graded");
+    fixture.store.forget_scenario(&tenant(), &name()).await.expect("forgotten");
+    fixture.reopen().await;
+    assert!(!is_there(&fixture, "r-1").await && !is_there(&fixture, "g-1").await);
+    assert!(fixture.store.scenario(&tenant(), &name()).await.expect("read").is_none());
+    assert!(fixture.store.record(&tenant(), &other, &id("r-1")).await.expect("read").is_some(), "the other stays");
+    let again = fixture.store.forget_scenario(&tenant(), &name()).await.expect_err("there is none");
+    assert!(matches!(again, StoreError::UnknownScenario(_)), "{again}");
+    fixture.store.create_scenario(&tenant(), &name(), &settings, NOW_MS).await.expect("created anew");
+    let sequence = fixture.answer(inference("r-1", &[1, 2], &[3])).await;
+    assert_eq!((sequence, fixture.counts().await.steps), (1, 0), "it begins at the first record");
 }
