@@ -1,7 +1,5 @@
 //! Random walks through masks: every text is of its constraint.
 
-use std::time::{Duration, Instant};
-
 use super::*;
 
 /// All bytes, some longer tokens, a control token and two end tokens.
@@ -263,12 +261,9 @@ fn hostile_grammars() -> Vec<Constraint> {
 }
 
 #[test]
-fn hostile_constraints_cost_little() {
+fn hostile_constraints_are_compiled_or_refused() {
     let vocabulary = vocabulary();
     for constraint in hostile_schemas().into_iter().chain(hostile_grammars()) {
-        let mut shown = format!("{constraint:?}");
-        shown.truncate(100);
-        let begin = Instant::now();
         match Guide::new(&vocabulary, &constraint) {
             Ok(mut guide) => {
                 let mut mask = vec![0; vocabulary.usable.len()];
@@ -284,9 +279,6 @@ fn hostile_constraints_cost_little() {
                 assert!(sentence.len() < 400 && !sentence.contains('\n') && !sentence.contains("panic"), "{sentence}");
             }
             Err(other) => panic!("{other}"),
-        }
-        if false {
-            assert!(begin.elapsed() < Duration::from_secs(3), "{shown}: {:?}", begin.elapsed());
         }
     }
 }
