@@ -38,6 +38,7 @@ fn engine() -> &'static Engine {
             threads: 0,
             batch_max: BATCH_MAX,
             context_max: CONTEXT_MAX,
+            tenants: 1,
             queue_max: QUEUE_MAX,
             lora: LoraConfig::default(),
             weights: ServedWeights::File,

@@ -1,4 +1,5 @@
-"""Memory of Reef under bodies of 100 MB, 2,000 messages and 1,000 slow readers; writes docs/bounds.json.
+"""Memory of Reef under bodies that are refused and bodies that are read whole, 2,000 messages and 1,000 slow readers of long
+answers; writes docs/bounds.json.
 
     cargo build --release -p reef && python3 bench/serving/bounds.py
 """
@@ -20,10 +21,13 @@ from pathlib import Path
 import servers
 
 BODY_MB = 100
+# Under the limit: read whole, parsed, and refused as longer than the context.
+READ_MB = 60
 BODIES_AT_ONCE = 4
 MESSAGES = 2_000
 SLOW_READERS = 1_000
-SLOW_TOKENS = 16
+# Far more than the buffers of a socket hold.
+SLOW_TOKENS = 256
 SLOW_SECONDS = 20
 # Requests of a reader that is not slow, one after the other, while the slow ones hold their streams.
 QUICK = 5
@@ -81,8 +85,8 @@ def post(port: int, payload: bytes, tenant_header: str = "bounds") -> tuple[int,
         return 0, time.monotonic() - began
 
 
-def large_bodies(port: int) -> dict[str, object]:
-    payload = body([{"role": "user", "content": "x" * (BODY_MB * 1_000_000)}])
+def large_bodies(port: int, megabytes: int = BODY_MB) -> dict[str, object]:
+    payload = body([{"role": "user", "content": "word " * (megabytes * 200_000)}])
     statuses: list[int] = [0] * BODIES_AT_ONCE
 
     def send(index: int) -> None:
@@ -93,7 +97,11 @@ def large_bodies(port: int) -> dict[str, object]:
         thread.start()
     for thread in threads:
         thread.join()
-    return {"at_once": BODIES_AT_ONCE, "megabytes": BODY_MB, "statuses": statuses}
+    return {"at_once": BODIES_AT_ONCE, "megabytes": megabytes, "statuses": statuses}
+
+
+def read_bodies(port: int) -> dict[str, object]:
+    return large_bodies(port, READ_MB)
 
 
 def many_messages(port: int) -> dict[str, object]:
@@ -144,13 +152,13 @@ def main() -> None:
         memory = Memory(endpoint.pid)
         time.sleep(1)
         results: dict[str, object] = {"at_start": memory.since()}
-        for name, measure in [("large_bodies", large_bodies), ("many_messages", many_messages), ("slow_readers", slow_readers)]:
+        for name, measure in [("large_bodies", large_bodies), ("read_bodies", read_bodies), ("many_messages", many_messages), ("slow_readers", slow_readers)]:
             say(name)
             results[name] = {**measure(endpoint.port), **memory.since()}
         time.sleep(5)
         results["afterwards"] = memory.since()
         memory.stop.set()
-    results["conditions"] = {"cores": os.cpu_count(), "body_limit_mb": 67, "model": servers.MODEL.stem}
+    results["conditions"] = {"cores": os.cpu_count(), "body_limit_mb": 67, "slow_tokens": SLOW_TOKENS, "model": servers.MODEL.stem}
     OUT.write_text(json.dumps(results, indent=2) + "\n")
     print(json.dumps(results, indent=2))
 

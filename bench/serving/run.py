@@ -91,7 +91,8 @@ def main() -> int:
     whole = {"conditions": facts, "servers": about, "rows": [row.as_json() for row in rows]}
     halves = [[row for row in rows if not row.name.startswith("gateway")], [row for row in rows if row.name.startswith("gateway")]]
     text = "\n".join(table(half) for half in halves if half)
-    head = f"{facts['processor']}, {facts['cores']} cores, {facts['at'][:10]}; median of {given.runs} runs (lowest to highest).\n\n"
+    spread = f"median of {given.runs} runs (lowest to highest)" if given.runs > 1 else "one run"
+    head = f"{facts['processor']}, {facts['cores']} cores, {facts['at'][:10]}; {spread} of {given.tokens} tokens, load {load_before:.1f} before.\n\n"
     given.out.parent.mkdir(parents=True, exist_ok=True)
     given.out.with_suffix(".json").write_text(json.dumps(whole, indent=1) + "\n")
     given.out.with_suffix(".md").write_text(head + text)

@@ -2,6 +2,8 @@
 //! The HTTP side calls `Auth::principal` once per request. Tokens are compared as digests in constant
 //! time and never kept in clear.
 
+use std::collections::BTreeSet;
+
 use reef_core::{ScenarioName, TenantId, sha256_hex};
 
 use crate::config::{AuthSection, Scope};
@@ -117,6 +119,11 @@ impl Auth {
             if constant_time_equal(entry.digest.as_bytes(), digest.as_bytes()) { Some(&entry.principal) } else { found }
         })
     }
+}
+
+/// How many tenants may ask for something.
+pub fn tenants(section: &AuthSection) -> usize {
+    section.tokens.iter().map(|token| &token.tenant).collect::<BTreeSet<_>>().len().max(1)
 }
 
 fn anonymous(default_scenario: &ScenarioName) -> Result<Principal, StartError> {

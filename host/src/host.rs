@@ -22,7 +22,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
-use crate::auth::Auth;
+use crate::auth::{self, Auth};
 use crate::component_file;
 use crate::config::Config;
 use crate::episodes::{Passes, Shop};
@@ -312,6 +312,7 @@ pub fn engine_config(config: &Config) -> EngineConfig {
         batch_max: config.engine.batch_max,
         context_max: config.engine.context_max,
         queue_max: config.engine.queue_max,
+        tenants: auth::tenants(&config.auth),
         lora: config.engine.lora,
         weights: config.engine.weights,
         cache_bytes_max: config.engine.cache_mb_max.saturating_mul(1 << 20),

@@ -28,6 +28,7 @@ fn engine() -> Engine {
         threads: 0,
         batch_max: 4,
         context_max: 256,
+        tenants: 1,
         queue_max: 8,
         lora: LoraConfig::default(),
         weights: ServedWeights::File,

@@ -1,17 +1,19 @@
 //! Request bodies: JSON objects, or components as they are; refused in the dialect's shape.
-//! Bounded in bytes, in values and in the time they take; large ones share a bounded room and are parsed on a thread
-//! that serves nobody meanwhile.
+//! Bounded in bytes, in values and in the time they take; large ones share a bounded room, of which one token has at most
+//! a half, and are parsed on a thread that serves nobody meanwhile.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 use axum::body::BodyDataStream;
 use axum::extract::{FromRef, FromRequest, Request};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::Response;
 use futures::StreamExt;
 use serde_json::{Map, Value};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use super::caller::dialect_response;
@@ -23,10 +25,14 @@ const SMALL_BYTES_MAX: usize = 256 * 1024;
 const VALUES_MAX: usize = 2_000_000;
 /// Bodies of the largest size that are read and parsed at the same time.
 const LARGE_BODIES_MAX: usize = 4;
+/// Those of one token.
+const OWN_LARGE_BODIES_MAX: usize = LARGE_BODIES_MAX / 2;
 /// Time a large body waits for its share of the room.
 const ROOM_WAIT_MAX: Duration = Duration::from_secs(10);
 /// Time between two pieces of a body.
 const IDLE_MAX: Duration = Duration::from_secs(30);
+/// Bytes a second that a body has to come in at least, after the time that a pause may take.
+const BYTES_A_SECOND_MIN: usize = 16 * 1024;
 /// Time for a whole body.
 const READING_MAX: Duration = Duration::from_secs(600);
 /// What is read of a refused body and thrown away: a client that is still sending sees no answer.
@@ -47,6 +53,16 @@ pub struct BodyLimit {
     wait_max: Duration,
     /// What large bodies take together.
     room: Arc<Semaphore>,
+    /// What those of one token may take, by the digest of the token; gone with the last of its bodies.
+    own: Arc<Mutex<HashMap<u64, Weak<Semaphore>>>>,
+    digests: RandomState,
+}
+
+/// The part of the room that a body takes.
+#[derive(Debug)]
+struct RoomShare {
+    _own: OwnedSemaphorePermit,
+    _all: OwnedSemaphorePermit,
 }
 
 /// A body as it was sent.
@@ -60,15 +76,23 @@ pub struct JsonObject(pub Map<String, Value>);
 impl BodyLimit {
     /// Bodies of up to `bytes_max` bytes.
     pub fn new(bytes_max: usize) -> Self {
-        let room = units(bytes_max).saturating_mul(LARGE_BODIES_MAX).min(Semaphore::MAX_PERMITS);
-        Self { bytes_max, idle_max: IDLE_MAX, wait_max: ROOM_WAIT_MAX, room: Arc::new(Semaphore::new(room)) }
+        let room = Arc::new(Semaphore::new(room_of(bytes_max, LARGE_BODIES_MAX)));
+        let (own, digests) = (Arc::default(), RandomState::new());
+        Self { bytes_max, idle_max: IDLE_MAX, wait_max: ROOM_WAIT_MAX, room, own, digests }
     }
 
-    /// A share of the room for a body of this many bytes.
-    async fn share(&self, bytes: usize) -> Result<OwnedSemaphorePermit, ApiError> {
-        let share = u32::try_from(units(bytes)).unwrap_or(u32::MAX);
-        match timeout(self.wait_max, Arc::clone(&self.room).acquire_many_owned(share)).await {
-            Ok(Ok(permit)) => Ok(permit),
+    /// A share of the room for a body of this many bytes, sent with this token.
+    async fn share(&self, bytes: usize, token: u64) -> Result<RoomShare, ApiError> {
+        let units = u32::try_from(units(bytes)).unwrap_or(u32::MAX);
+        let acquired = timeout(self.wait_max, async {
+            let own = self.own_room(token).acquire_many_owned(units).await?;
+            Ok::<_, AcquireError>(RoomShare {
+                _own: own,
+                _all: Arc::clone(&self.room).acquire_many_owned(units).await?,
+            })
+        });
+        match acquired.await {
+            Ok(Ok(share)) => Ok(share),
             Ok(Err(_)) | Err(_) => Err(ApiError::new(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "overloaded",
@@ -76,6 +100,27 @@ impl BodyLimit {
             )),
         }
     }
+
+    fn own_room(&self, token: u64) -> Arc<Semaphore> {
+        let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        own.retain(|_, room| room.strong_count() > 0);
+        let there = own.get(&token).and_then(Weak::upgrade);
+        there.unwrap_or_else(|| {
+            let room = Arc::new(Semaphore::new(room_of(self.bytes_max, OWN_LARGE_BODIES_MAX)));
+            own.insert(token, Arc::downgrade(&room));
+            room
+        })
+    }
+
+    /// What tells the bodies of one token from those of others.
+    fn token(&self, headers: &HeaderMap) -> u64 {
+        let sent = ["authorization", "x-api-key"].map(|name| headers.get(name).map(HeaderValue::as_bytes));
+        self.digests.hash_one(sent)
+    }
+}
+
+fn room_of(bytes_max: usize, bodies: usize) -> usize {
+    units(bytes_max).saturating_mul(bodies).min(Semaphore::MAX_PERMITS)
 }
 
 fn units(bytes: usize) -> usize {
@@ -127,16 +172,19 @@ async fn read(request: Request, limit: &BodyLimit) -> Result<Map<String, Value>,
 }
 
 /// A body's bytes, and its share of the room if it is large.
-type Read = (Vec<u8>, Option<OwnedSemaphorePermit>);
+type Read = (Vec<u8>, Option<RoomShare>);
 
 async fn read_bytes(request: Request, limit: &BodyLimit) -> Result<Read, ApiError> {
     let (head, body) = request.into_parts();
     let mut pieces = body.into_data_stream();
     let read = match acceptable(&head.headers, limit) {
-        Ok(announced) => match timeout(READING_MAX, receive(&mut pieces, announced, limit)).await {
-            Ok(read) => read,
-            Err(_) => return Err(too_slow(READING_MAX)),
-        },
+        Ok(announced) => {
+            let (began, token) = (Instant::now(), limit.token(&head.headers));
+            match timeout(READING_MAX, receive(&mut pieces, (announced, token), limit, began)).await {
+                Ok(read) => read,
+                Err(_) => return Err(too_slow(READING_MAX)),
+            }
+        }
         Err(refused) => Err(refused),
     };
     // Who waits for leave to send a body, or has stopped, sends nothing more.
@@ -164,7 +212,12 @@ fn acceptable(headers: &HeaderMap, limit: &BodyLimit) -> Result<Option<usize>, A
     }
 }
 
-async fn receive(pieces: &mut BodyDataStream, announced: Option<usize>, limit: &BodyLimit) -> Result<Read, ApiError> {
+async fn receive(
+    pieces: &mut BodyDataStream,
+    (announced, token): (Option<usize>, u64),
+    limit: &BodyLimit,
+    mut began: Instant,
+) -> Result<Read, ApiError> {
     let (mut bytes, mut share) = (Vec::new(), None);
     while let Some(piece) = timeout(limit.idle_max, pieces.next()).await.map_err(|_| too_slow(limit.idle_max))? {
         let piece = piece.map_err(|error| ApiError::invalid("body", format!("the body could not be read: {error}")))?;
@@ -173,9 +226,15 @@ async fn receive(pieces: &mut BodyDataStream, announced: Option<usize>, limit: &
             return Err(too_large(limit.bytes_max));
         }
         if length > SMALL_BYTES_MAX && share.is_none() {
-            share = Some(limit.share(announced.unwrap_or(limit.bytes_max)).await?);
+            let waited = Instant::now();
+            share = Some(limit.share(announced.unwrap_or(limit.bytes_max), token).await?);
+            began += waited.elapsed();
         }
         bytes.extend_from_slice(&piece);
+        // Who sends a byte now and then holds a share that others wait for.
+        if began.elapsed() > limit.idle_max + Duration::from_secs((bytes.len() / BYTES_A_SECOND_MIN) as u64) {
+            return Err(too_slow(limit.idle_max));
+        }
     }
     Ok((bytes, share))
 }
@@ -287,13 +346,42 @@ mod tests {
     async fn large_bodies_wait_for_room_and_small_ones_do_not() {
         let limit = BodyLimit { wait_max: Duration::ZERO, ..BodyLimit::new(1 << 20) };
         let large = || asked(format!("{{\"a\":\"{}\"}}", "x".repeat(SMALL_BYTES_MAX)));
-        let taken = limit.share((1 << 20) * LARGE_BODIES_MAX).await.expect("all of it");
+        let half = (1 << 20) * OWN_LARGE_BODIES_MAX;
+        let taken = [limit.share(half, 1).await.expect("a half"), limit.share(half, 2).await.expect("the other half")];
         let refused = read(large(), &limit).await.expect_err("refused");
         assert_eq!((refused.status.as_u16(), refused.code.as_ref()), (503, "overloaded"));
         assert_eq!(read(asked("{}"), &limit).await.expect("small").len(), 0);
         drop(taken);
         assert_eq!(read(large(), &limit).await.expect("room").len(), 1);
         assert_eq!(limit.room.available_permits(), units(1 << 20) * LARGE_BODIES_MAX);
+    }
+
+    #[tokio::test]
+    async fn the_large_bodies_of_one_token_leave_room_for_those_of_others() {
+        let limit = BodyLimit { wait_max: Duration::ZERO, ..BodyLimit::new(1 << 20) };
+        let large = |token: &'static str| {
+            let mut request = asked(format!("{{\"a\":\"{}\"}}", "x".repeat(SMALL_BYTES_MAX)));
+            request.headers_mut().insert("authorization", HeaderValue::from_static(token));
+            request
+        };
+        let busy = limit.token(large("Bearer busy").headers());
+        let taken = limit.share((1 << 20) * OWN_LARGE_BODIES_MAX, busy).await.expect("its half");
+        assert_eq!(read(large("Bearer busy"), &limit).await.expect_err("refused").status.as_u16(), 503);
+        assert_eq!(read(large("Bearer other"), &limit).await.expect("room").len(), 1);
+        drop(taken);
+        assert_eq!(read(large("Bearer busy"), &limit).await.expect("room").len(), 1);
+        assert!(limit.own.lock().expect("whole").values().all(|room| room.strong_count() == 0), "nothing is kept");
+    }
+
+    #[tokio::test]
+    async fn a_byte_now_and_then_does_not_keep_a_body_open() {
+        let drip = stream::unfold((), |()| async {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            Some((Ok::<_, Infallible>(Bytes::from_static(b" ")), ()))
+        });
+        let limit = BodyLimit { idle_max: Duration::from_millis(500), ..BodyLimit::new(1 << 20) };
+        let refused = read(asked(Body::from_stream(drip)), &limit).await.expect_err("refused");
+        assert_eq!((refused.status.as_u16(), refused.code.as_ref()), (408, "body_timeout"));
     }
 
     #[tokio::test]

@@ -190,6 +190,10 @@ fn refuse_foreign_page(headers: &HeaderMap) -> Result<(), ApiError> {
 }
 
 fn text<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, ApiError> {
+    // One of two scenarios would be the wrong one.
+    if name.starts_with("x-reef-") && headers.get_all(name).iter().count() > 1 {
+        return Err(ApiError::invalid(name, format!("the header {name} is there more than once; send it once")));
+    }
     match headers.get(name) {
         None => Ok(None),
         Some(value) => match value.to_str() {

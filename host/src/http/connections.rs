@@ -1,5 +1,6 @@
-//! Clients' connections: how many there are, how long the head of a request may take, and how they end.
-//! The host starts it with the router, which answers what comes. A connection over the limit waits to be accepted.
+//! Clients' connections: how many there are, how long one may ask for nothing, and how they end.
+//! The host starts it with the router, which answers what comes. A connection over the limit waits to be accepted; one
+//! that does not say what it wants, or wants nothing any more, makes way.
 
 use std::future::Future;
 use std::io;
@@ -10,12 +11,13 @@ use std::time::Duration;
 use axum::Router;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
-use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
+use tokio::time::{sleep, timeout};
 
+use super::activity::{Activity, Watched};
 use crate::config::HttpSection;
 
 /// Pause after the system refused a connection, mostly for want of file descriptors.
@@ -24,12 +26,18 @@ const REFUSED_PAUSE: Duration = Duration::from_millis(200);
 const HEAD_BYTES_MAX: usize = 128 << 10;
 /// An HTTP/2 connection that does not answer a ping within this time is gone.
 const PING: Duration = Duration::from_secs(20);
+/// What an HTTP/2 connection begins with. Until the bytes differ, nobody knows which protocol is spoken.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// Time between two looks at a connection whose first bytes have come in part.
+const PREFACE_PAUSE: Duration = Duration::from_millis(50);
 
 /// Answers connections until `stopped`, then lets the requests that run come to their end.
 pub async fn serve(listener: TcpListener, router: Router, limits: &HttpSection, stopped: impl Future<Output = ()>) {
     raise_file_limit();
-    let (server, peace) = (server(limits), GracefulShutdown::new());
-    let room = Arc::new(Semaphore::new(limits.connections_max));
+    let (server, ending) = (server(limits), watch::Sender::new(false));
+    let places = u32::try_from(limits.connections_max).unwrap_or(u32::MAX);
+    let room = Arc::new(Semaphore::new(places as usize));
+    let idle_max = Duration::from_secs(limits.head_seconds_max);
     let mut stopped = pin!(stopped);
     loop {
         let accepted = async {
@@ -40,18 +48,16 @@ pub async fn serve(listener: TcpListener, router: Router, limits: &HttpSection, 
             accepted = accepted => accepted,
             () = &mut stopped => break,
         };
-        let service = TowerToHyperService::new(router.clone());
-        let connection = server.serve_connection(TokioIo::new(stream), service).into_owned();
-        let connection = peace.watch(connection);
+        let (server, router, ended) = (server.clone(), router.clone(), ending.subscribe());
         tokio::spawn(async move {
             let _place = place;
-            if let Err(error) = connection.await {
-                tracing::debug!(%error, "connection");
-            }
+            connection(server, router, stream, (idle_max, ended)).await;
         });
     }
     drop(listener);
-    peace.shutdown().await;
+    ending.send_replace(true);
+    // Every connection holds a place to its end.
+    let _ = room.acquire_many(places).await;
 }
 
 fn server(limits: &HttpSection) -> Builder<TokioExecutor> {
@@ -62,6 +68,47 @@ fn server(limits: &HttpSection) -> Builder<TokioExecutor> {
     server
 }
 
+/// One connection to its end.
+async fn connection(
+    server: Builder<TokioExecutor>,
+    router: Router,
+    stream: TcpStream,
+    (idle_max, mut ended): (Duration, watch::Receiver<bool>),
+) {
+    tokio::select! {
+        spoke = timeout(idle_max, speaks(&stream)) => if !matches!(spoke, Ok(Ok(()))) { return },
+        _ = ended.wait_for(|ended| *ended) => return,
+    }
+    let activity = Arc::new(Activity::default());
+    let service = Watched::new(TowerToHyperService::new(router), Arc::clone(&activity));
+    let mut serving = pin!(server.serve_connection(TokioIo::new(stream), service));
+    tokio::select! {
+        done = serving.as_mut() => return told(done),
+        () = activity.idle(idle_max) => {}
+        _ = ended.wait_for(|ended| *ended) => {}
+    }
+    serving.as_mut().graceful_shutdown();
+    told(serving.await);
+}
+
+/// Waits until the first bytes tell the protocol; from then on hyper's own time-outs hold.
+async fn speaks(stream: &TcpStream) -> io::Result<()> {
+    let mut seen = [0; PREFACE.len()];
+    loop {
+        let count = stream.peek(&mut seen).await?;
+        let begun = seen.get(..count).is_some_and(|seen| PREFACE.starts_with(seen));
+        if count == 0 || count == PREFACE.len() || !begun {
+            return Ok(());
+        }
+        sleep(PREFACE_PAUSE).await;
+    }
+}
+
+fn told(done: Result<(), Box<dyn std::error::Error + Send + Sync>>) {
+    if let Err(error) = done {
+        tracing::debug!(%error, "connection");
+    }
+}
 async fn accept(listener: &TcpListener) -> TcpStream {
     loop {
         match listener.accept().await {
@@ -75,7 +122,7 @@ async fn accept(listener: &TcpListener) -> TcpStream {
             Err(error) if is_the_clients(&error) => {}
             Err(error) => {
                 tracing::error!(%error, "connections cannot be accepted; raise the limit of open files or lower http.connections_max");
-                tokio::time::sleep(REFUSED_PAUSE).await;
+                sleep(REFUSED_PAUSE).await;
             }
         }
     }

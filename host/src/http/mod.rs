@@ -2,6 +2,7 @@
 //! Each handler takes the part of the host it uses (`FromRef`), never the whole. Unknown routes and
 //! panics are answered in the dialect of their path.
 
+pub mod activity;
 pub mod body;
 pub mod caller;
 pub mod connections;

@@ -18,6 +18,9 @@ use tracing::Instrument;
 use self::answer::{HEARD_MAX, Speakers};
 use super::{Answering, ProviderError};
 
+/// Tokens of a completion whose length nobody named; what OpenAI's route has.
+const COMPLETION_TOKENS: usize = 16;
+
 /// Who asks, and what answers.
 #[derive(Debug)]
 pub struct Terms {
@@ -47,6 +50,7 @@ pub struct EmbeddedAnswer {
 /// Would `ask` be answered? Nothing is started.
 pub async fn check(engine: &Engine, ask: &Arc<Ask>, dialect: Dialect) -> Result<(), ProviderError> {
     refuse_unknown(ask, dialect)?;
+    refuse_impossible(engine, ask)?;
     let (prompt, _) = prepare(engine, ask, dialect).await?;
     tokens_max(engine, ask, prompt.len(), dialect).map(drop)
 }
@@ -54,6 +58,7 @@ pub async fn check(engine: &Engine, ask: &Arc<Ask>, dialect: Dialect) -> Result<
 /// Renders, admits and starts an answer.
 pub async fn ask(engine: &Engine, ask: &Arc<Ask>, terms: Terms) -> Result<EmbeddedAnswer, ProviderError> {
     refuse_unknown(ask, terms.dialect)?;
+    refuse_impossible(engine, ask)?;
     let (prompt, guide) = prepare(engine, ask, terms.dialect).await?;
     let tokens_max = tokens_max(engine, ask, prompt.len(), terms.dialect)?;
     let digest = sha256_hex(terms.receipt.as_str().as_bytes());
@@ -82,7 +87,7 @@ pub async fn ask(engine: &Engine, ask: &Arc<Ask>, terms: Terms) -> Result<Embedd
 pub async fn count(engine: &Engine, ask: &Arc<Ask>, dialect: Dialect) -> Result<usize, ProviderError> {
     refuse_unknown(ask, dialect)?;
     let (render, asked) = (engine.clone(), Arc::clone(ask));
-    blocking(move || prompt::render(&render, &asked, dialect)).await.map(|prompt| prompt.len())
+    blocking(move || prompt::count(&render, &asked, dialect)).await
 }
 
 async fn prepare(
@@ -108,6 +113,21 @@ fn refuse_unknown(ask: &Ask, dialect: Dialect) -> Result<(), ProviderError> {
     let shown: String = name.escape_debug().take(64).collect();
     let message = format!("the parameter '{shown}' is not known to this server; leave it out");
     Err(refusal("invalid_request", shown, message))
+}
+
+/// What no later try would make possible.
+fn refuse_impossible(engine: &Engine, ask: &Ask) -> Result<(), ProviderError> {
+    let (vocabulary, waiting) = (engine.info().vocabulary, engine.queue_max());
+    if let Some((id, _)) = ask.logit_bias.iter().find(|(id, _)| *id as usize >= vocabulary) {
+        let message = format!("logit_bias: token {id} is outside the vocabulary of {vocabulary}");
+        return Err(refusal("invalid_request", "logit_bias", message));
+    }
+    if ask.n as usize > waiting {
+        let message =
+            format!("n: {} answers are more than may wait (engine.queue_max is {waiting}); ask for fewer", ask.n);
+        return Err(refusal("invalid_request", "n", message));
+    }
+    Ok(())
 }
 
 fn sampling(ask: &Ask, fresh_seed: u64) -> Sampling {
@@ -136,14 +156,24 @@ fn adjustments(ask: &Ask) -> Adjustments {
 fn tokens_max(engine: &Engine, ask: &Ask, prompt: usize, dialect: Dialect) -> Result<u32, ProviderError> {
     let context = engine.info().context_length;
     let room = context.saturating_sub(prompt);
-    let wanted = ask.tokens_max.map_or(room, |tokens| tokens as usize);
+    let default = if dialect == Dialect::Completions { COMPLETION_TOKENS.min(room) } else { room };
+    let wanted = ask.tokens_max.map_or(default, |tokens| tokens as usize);
     if room == 0 || wanted > room {
+        let field = if wanted > room && room > 0 { tokens_field(dialect) } else { conversation(dialect) };
         let message = format!(
-            "this model's maximum context length is {context} tokens; the prompt takes {prompt} and the answer may take {wanted}; shorten either"
+            "{field}: this model's maximum context length is {context} tokens; the prompt takes {prompt} and the answer may take {wanted}; shorten either"
         );
-        return Err(refusal("context_length_exceeded", conversation(dialect), message));
+        return Err(refusal("context_length_exceeded", field, message));
     }
     Ok(u32::try_from(wanted).unwrap_or(u32::MAX))
+}
+
+/// The field that bounds the answer.
+fn tokens_field(dialect: Dialect) -> &'static str {
+    match dialect {
+        Dialect::Chat | Dialect::Messages | Dialect::Completions => "max_tokens",
+        Dialect::Responses => "max_output_tokens",
+    }
 }
 
 /// The field that holds what is to be continued.

@@ -12,7 +12,7 @@ use reef_cpu::{Network, PAGE, Pages, Span, Workspace};
 
 use crate::engine::ServingLoad;
 use crate::error::EngineError;
-use crate::prefix::PrefixCache;
+use crate::prefix::{Owner, PrefixCache};
 use crate::running::{Outcome, Running};
 use crate::sampler::Weights;
 use crate::scheduler::{Event, Job, Request};
@@ -66,13 +66,19 @@ impl Batch {
     /// Are there pages for this prompt and its first token beside what the running requests still need for theirs?
     /// Pages of its beginning that another request holds anyway are not counted.
     pub fn has_room(&self, job: &Job) -> bool {
-        let Request { prompt, weights, .. } = &job.request;
+        let Request { prompt, weights, tenant, .. } = &job.request;
         let missing = |running: &Running| (running.tokens.len() + 1).div_ceil(PAGE).saturating_sub(running.pages.len());
         let promised: usize = self.running.iter().map(missing).sum();
         let wanted = (prompt.len() + 1).div_ceil(PAGE) + promised;
+        let owner = Owner::new(tenant, weights.generation());
         self.running.is_empty()
             || wanted <= self.pages.free()
-            || wanted <= self.pages.free() + self.prefixes.idle() + self.prefixes.held(weights.generation(), prompt)
+            || wanted <= self.pages.free() + self.prefixes.idle() + self.prefixes.held(owner, prompt)
+    }
+
+    /// Does a request of this tenant run?
+    pub fn serves(&self, tenant: &str) -> bool {
+        self.running.iter().any(|running| running.tenant == tenant)
     }
 
     /// Lets a request run.
@@ -127,29 +133,58 @@ impl Batch {
             }
             place += 1;
         }
-        let mut budget = match shares.len() * PREFILL_TOKENS_EACH {
+        let budget = match shares.len() * PREFILL_TOKENS_EACH {
             0 => PREFILL_TOKENS_MAX,
             beside => beside.clamp(*PREFILL_TOKENS_BESIDE.start(), *PREFILL_TOKENS_BESIDE.end()),
         };
-        for place in 0..self.running.len() {
-            if budget == 0 || self.running[place].decodes() {
-                continue;
-            }
-            self.running[place].reuse(&mut self.prefixes);
-            if self.waits_for_another(place) {
-                continue;
-            }
-            // The oldest may take pages of younger ones, so that somebody always gets on; others take what is free,
-            // so that an old prompt collects its pages before a young one that needs fewer.
-            let may_preempt = shares.is_empty();
-            let count = self.running[place].left().min(budget);
-            let count = if may_preempt { count } else { count.min(self.room(place)) };
-            if count > 0 && self.make_room(place, count, may_preempt) {
-                shares.push((place, count));
-                budget -= count;
+        self.share_prompts(&mut shares, budget);
+        shares
+    }
+
+    /// Adds prompt tokens to the shares: the budget is parted among the tenants, what one does not need goes to the
+    /// others, and of one tenant the oldest request comes first.
+    fn share_prompts(&mut self, shares: &mut Vec<Share>, mut budget: usize) {
+        let mut lines: Vec<(String, Vec<usize>)> = Vec::new();
+        for (place, running) in self.running.iter().enumerate().filter(|(_, running)| !running.decodes()) {
+            match lines.iter_mut().find(|(tenant, _)| *tenant == running.tenant) {
+                Some((_, line)) => line.push(place),
+                None => lines.push((running.tenant.clone(), vec![place])),
             }
         }
-        shares
+        // Whoever needs least is served first, so that what it leaves is parted among those that need more.
+        let needed = |line: &[usize]| -> usize { line.iter().map(|place| self.running[*place].left()).sum() };
+        lines.sort_by_key(|(_, line)| needed(line));
+        let mut tenants = lines.len();
+        for (_, line) in lines {
+            let mut part = budget.div_ceil(tenants);
+            tenants -= 1;
+            for place in line {
+                let given = self.share_prompt(place, part, shares);
+                part -= given;
+                budget -= given;
+            }
+        }
+    }
+
+    /// At most `most` tokens of one prompt; how many there are room for.
+    fn share_prompt(&mut self, place: usize, most: usize, shares: &mut Vec<Share>) -> usize {
+        if most == 0 {
+            return 0;
+        }
+        self.running[place].reuse(&mut self.prefixes);
+        if self.waits_for_another(place) {
+            return 0;
+        }
+        // The first may take pages of younger ones, so that somebody always gets on; others take what is free, so that
+        // an old prompt collects its pages before a young one that needs fewer.
+        let may_preempt = shares.is_empty();
+        let count = self.running[place].left().min(most);
+        let count = if may_preempt { count } else { count.min(self.room(place)) };
+        if count > 0 && self.make_room(place, count, may_preempt) {
+            shares.push((place, count));
+            return count;
+        }
+        0
     }
 
     /// Does an older request compute a page that this one can have soon?
@@ -223,8 +258,7 @@ impl Batch {
         let mut ended = Vec::new();
         for (place, count) in shares {
             let running = &mut self.running[*place];
-            running.cached += count;
-            running.keep(&mut self.prefixes);
+            running.keep(*count, &mut self.prefixes);
             if running.left() > 0 {
                 continue;
             }

@@ -28,6 +28,8 @@ pub use turn::{ChatCall, ChatTurn};
 const ROLES: [&str; 4] = ["system", "user", "assistant", "tool"];
 /// Messages of one conversation.
 pub const MESSAGES_MAX: usize = 4096;
+/// Bytes of a text whose tokens are counted one by one; the rest is taken to be like them.
+const COUNTED_BYTES_MAX: usize = 1 << 20;
 /// Name under which the template is kept.
 const NAME: &str = "chat";
 /// Characters that markers are taken from; a conversation that uses all of them is refused.
@@ -132,6 +134,15 @@ impl ChatTemplate {
         let spelling = Spelling { control: tokenizer.control(), bos: &tokenizer.bos_text, eos: &tokenizer.eos_text };
         let (text, marker) = self.text(conversation, &spelling)?;
         tokenise(&text, tokenizer, marker, context)
+    }
+
+    /// Tokens of the conversation, however many they are.
+    pub fn count_turns(&self, conversation: Conversation<'_>, tokenizer: &Tokenizer) -> Result<usize, EngineError> {
+        let spelling = Spelling { control: tokenizer.control(), bos: &tokenizer.bos_text, eos: &tokenizer.eos_text };
+        let (text, marker) = self.text(conversation, &spelling)?;
+        let part = text.get(..text.floor_char_boundary(COUNTED_BYTES_MAX)).unwrap_or(&text);
+        let counted = tokenise(part, tokenizer, marker, usize::MAX)?.len();
+        Ok(counted.saturating_mul(text.len()).div_ceil(part.len().max(1)))
     }
 
     /// What the template makes of a conversation, and the marker that breaks the spellings of control tokens in it.

@@ -43,6 +43,8 @@ pub struct EngineConfig {
     pub context_max: usize,
     /// Requests of one tenant that wait.
     pub queue_max: usize,
+    /// Tenants that there are. With several, the last free row is for one that has none.
+    pub tenants: usize,
     /// What the served copy of the base model is stored in.
     pub weights: ServedWeights,
     /// Bytes of keys and values; one full context always has room.
@@ -205,6 +207,12 @@ impl Engine {
         self.0.template.render_turns(conversation, &self.0.tokenizer, self.0.info.context_length)
     }
 
+    /// Tokens that `render_turns` would make if the context had no end; of a very long text, what its beginning lets
+    /// one expect.
+    pub fn count_turns(&self, conversation: Conversation<'_>) -> Result<usize, EngineError> {
+        self.0.template.count_turns(conversation, &self.0.tokenizer)
+    }
+
     /// Takes answers apart into text, reasoning and calls, as this model writes them after a prompt with these
     /// variables; calls only where there are `tools`.
     pub fn answer_parser(&self, tools: bool, variables: &Variables) -> AnswerParser {
@@ -231,6 +239,17 @@ impl Engine {
             }
         };
         Guide::new(vocabulary, constraint)
+    }
+
+    /// Token ids of plain text that is to be continued. Text that cannot fit is refused before it is tokenised.
+    pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>, EngineError> {
+        let (fewest, max) = (self.0.tokenizer.fewest(text), self.0.info.context_length);
+        if fewest >= max { Err(EngineError::ContextExceeded { prompt: fewest, max }) } else { self.encode(text) }
+    }
+
+    /// Requests of one tenant that may wait.
+    pub fn queue_max(&self) -> usize {
+        self.0.queue.max()
     }
 
     /// Token ids of plain text, without control tokens.

@@ -1,20 +1,37 @@
 //! Pages that finished prompts and answers left behind, found again by their tokens.
-//! The batch looks up new requests here and gives pages back as they fill. A page is named by the weights that
-//! wrote it (a generation, never used twice) and by all tokens up to its end: an answer never reads keys of other
-//! weights or of another text.
+//! The batch looks up new requests here and gives pages back as they fill. A page is named by its tenant, by the weights
+//! that wrote it (a generation, never used twice) and by all tokens up to its end: an answer never reads keys of other
+//! weights or of another text, and nobody learns from what was found what other tenants have asked.
 
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use reef_cpu::{PAGE, Page};
 
-/// A page's place: the place before it (a generation for the first page), and its own tokens.
+/// A page's place: the place before it, and its own tokens.
 type Key = (Place, [u32; PAGE]);
+
+/// Whose pages, and of which weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Owner {
+    /// Two tenants with the same number would share pages, which hold the same whoever wrote them.
+    tenant: u64,
+    generation: u64,
+}
+
+impl Owner {
+    pub fn new(tenant: &str, generation: u64) -> Self {
+        let mut hasher = DefaultHasher::new();
+        tenant.hash(&mut hasher);
+        Self { tenant: hasher.finish(), generation }
+    }
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Place {
-    /// Before the first token, with the weights of this generation.
-    Start(u64),
+    /// Before the first token.
+    Start(Owner),
     /// After the page with this number.
     After(u64),
 }
@@ -45,10 +62,10 @@ pub(crate) struct Path {
 }
 
 impl PrefixCache {
-    /// Before the first token of a request with the weights of this generation.
-    pub fn path(&mut self, generation: u64) -> Path {
+    /// Before the first token of a request.
+    pub fn path(&mut self, owner: Owner) -> Path {
         self.clock += 1;
-        Path { place: Place::Start(generation), depth: 0, began: self.clock }
+        Path { place: Place::Start(owner), depth: 0, began: self.clock }
     }
 
     /// The page that holds `tokens` behind `path`, which moves on.
@@ -80,8 +97,8 @@ impl PrefixCache {
     }
 
     /// Pages of the beginning of `tokens` that are here and that a running request holds.
-    pub fn held(&self, generation: u64, tokens: &[u32]) -> usize {
-        let (mut place, mut held) = (Place::Start(generation), 0);
+    pub fn held(&self, owner: Owner, tokens: &[u32]) -> usize {
+        let (mut place, mut held) = (Place::Start(owner), 0);
         for page in tokens.as_chunks::<PAGE>().0 {
             match self.pages.get(&(place, *page)) {
                 Some(kept) if !kept.is_idle() => (place, held) = (Place::After(kept.number), held + 1),

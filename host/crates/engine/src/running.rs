@@ -7,7 +7,7 @@ use std::sync::Arc;
 use reef_cpu::{PAGE, Page};
 use tokio::sync::mpsc::Sender;
 
-use crate::prefix::{Path, PrefixCache};
+use crate::prefix::{Owner, Path, PrefixCache};
 use crate::sampler::{Drawn, Sampler};
 use crate::scheduler::{Event, Finish, FinishReason, Job, Token, Weights};
 use crate::text::TextStream;
@@ -16,6 +16,8 @@ use crate::tokenizer::Tokenizer;
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Running {
+    /// Who asks.
+    pub tenant: String,
     /// Prompt and sampled tokens.
     pub tokens: Vec<u32>,
     pub prompt: usize,
@@ -25,7 +27,9 @@ pub(crate) struct Running {
     /// Pages that are in the prefix cache, and where that is.
     kept: usize,
     path: Path,
-    /// Tokens of the prompt that were found there first.
+    /// Tokens that were in the pages at some time, computed or found.
+    reached: usize,
+    /// Tokens of the prompt that others had computed.
     reused: usize,
     tokens_max: usize,
     pub weights: Weights,
@@ -53,7 +57,8 @@ impl Running {
             cached: 0,
             pages: Vec::new(),
             kept: 0,
-            path: prefixes.path(request.weights.generation()),
+            path: prefixes.path(Owner::new(&request.tenant, request.weights.generation())),
+            reached: 0,
             reused: 0,
             tokens_max: request.tokens_max as usize,
             sampler: Sampler::new(request.sampling, request.top_logprobs, request.adjustments, request.guide),
@@ -63,6 +68,7 @@ impl Running {
             phase: tracing::debug_span!(parent: &parent, "engine.prefill", tokens = request.prompt.len()),
             parent,
             tokens: request.prompt,
+            tenant: request.tenant,
         }
     }
 
@@ -88,14 +94,17 @@ impl Running {
             self.pages.push(page);
             self.kept += 1;
             self.cached += PAGE;
-        }
-        if self.tokens.len() == self.prompt {
-            self.reused = self.reused.max(self.kept * PAGE);
+            if self.cached > self.reached && self.tokens.len() == self.prompt {
+                self.reused += PAGE;
+            }
+            self.reached = self.reached.max(self.cached);
         }
     }
 
-    /// Gives the pages that are full to others.
-    pub fn keep(&mut self, prefixes: &mut PrefixCache) {
+    /// Takes note of `count` tokens that were computed, and gives the pages that are full to others.
+    pub fn keep(&mut self, count: usize, prefixes: &mut PrefixCache) {
+        self.cached += count;
+        self.reached = self.reached.max(self.cached);
         let (whole, _) = self.tokens[..self.cached].as_chunks::<PAGE>();
         for (tokens, page) in whole.iter().zip(&self.pages).skip(self.kept) {
             prefixes.put(&mut self.path, tokens, page);
@@ -105,7 +114,7 @@ impl Running {
 
     /// Gives all pages up; what others hold stays theirs. The beginning counts as used now, like the end.
     pub fn release(&mut self, prefixes: &mut PrefixCache) {
-        self.path = prefixes.path(self.weights.generation());
+        self.path = prefixes.path(self.owner());
         let mut path = self.path;
         for tokens in self.tokens[..self.cached].as_chunks::<PAGE>().0 {
             if prefixes.get(&mut path, tokens).is_none() {
@@ -116,9 +125,14 @@ impl Running {
         (self.cached, self.kept) = (0, 0);
     }
 
-    /// Tokens that this prompt shares with the start of another request of the same weights.
+    /// Whose pages these are.
+    fn owner(&self) -> Owner {
+        Owner::new(&self.tenant, self.weights.generation())
+    }
+
+    /// Tokens that this prompt shares with the start of another request whose pages it may have.
     pub fn shared_with(&self, other: &Self) -> usize {
-        if self.weights.generation() != other.weights.generation() {
+        if self.weights.generation() != other.weights.generation() || self.tenant != other.tenant {
             return 0;
         }
         self.tokens.iter().zip(&other.tokens).take_while(|(own, others)| own == others).count()

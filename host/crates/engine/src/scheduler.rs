@@ -16,7 +16,7 @@ use crate::batch::Batch;
 use crate::engine::{EngineConfig, ModelInfo, ServingLoad};
 use crate::error::EngineError;
 use crate::guide::Guide;
-use crate::queue::Queue;
+use crate::queue::{Fit, Queue};
 use crate::sampler::{Adjustments, TOP_MAX};
 use crate::tokenizer::Tokenizer;
 
@@ -228,20 +228,39 @@ pub(crate) fn start(
     let pages = network.pages((config.cache_bytes_max / page_bytes).max(one_context));
     load.pages_max.store(pages.max(), Ordering::Relaxed);
     let batch = Batch::new(Arc::clone(network), Arc::clone(tokenizer), Arc::clone(load), work, pages);
-    let (running_max, jobs, load) = (config.batch_max, Arc::clone(&queue), Arc::clone(load));
+    let rows = Rows { all: config.batch_max, kept: usize::from(config.tenants > 1 && config.batch_max > 1) };
+    let (jobs, load) = (Arc::clone(&queue), Arc::clone(load));
     let thread = std::thread::Builder::new().name("reef-engine".to_owned());
-    thread.spawn(move || serve(batch, &jobs, &load, running_max)).map_err(failed)?;
+    thread.spawn(move || serve(batch, &jobs, &load, rows)).map_err(failed)?;
     Ok(queue)
 }
 
-fn serve(mut batch: Batch, queue: &Queue, load: &ServingLoad, running_max: usize) {
+/// Requests that run together, and how many of their rows are kept for tenants that have none.
+#[derive(Debug, Clone, Copy)]
+struct Rows {
+    all: usize,
+    kept: usize,
+}
+
+impl Rows {
+    /// May this job have one of the free rows?
+    fn fit(self, batch: &Batch, job: &Job) -> Fit {
+        let free = self.all.saturating_sub(batch.count());
+        if free <= self.kept && batch.serves(&job.request.tenant) {
+            return Fit::NotThisTenant;
+        }
+        if batch.has_room(job) { Fit::Fits } else { Fit::NotYet }
+    }
+}
+
+fn serve(mut batch: Batch, queue: &Queue, load: &ServingLoad, rows: Rows) {
     loop {
         if batch.is_empty() && !queue.wait() {
             return;
         }
         // Only what can run leaves the queue: its bound stays the bound of waiting requests.
-        while batch.count() < running_max {
-            let (job, dropped) = queue.take(|job| batch.has_room(job));
+        while batch.count() < rows.all {
+            let (job, dropped) = queue.take(|job| rows.fit(&batch, job));
             load.queued.fetch_sub(dropped, Ordering::Relaxed);
             let Some(job) = job else { break };
             batch.admit(job);

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use serde_json::{Value as Json, json};
+use tokenizers::NormalizerWrapper;
 
 use crate::checkpoint::{Checkpoint, Source, corrupt, read_json, unsupported};
 use crate::control::Control;
@@ -23,6 +24,11 @@ const END_SPELLINGS: [&str; 5] = ["<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|e
 const LLAMA_3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const QWEN_2: &str =
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+/// Composing characters makes a text at most three times shorter in bytes: nine of Hangul letters become three.
+const NFC_SHORTENS_MAX: usize = 4;
+/// Bytes of a token in a text that says something, behind a normaliser of which nothing is known.
+const UNKNOWN_BYTES_EACH: usize = 64;
 
 /// A byte-level BPE tokenizer.
 #[derive(Debug)]
@@ -126,13 +132,16 @@ impl Tokenizer {
         &self.control
     }
 
-    /// A number of tokens that `text` is certain to have at least, without tokenising it.
+    /// A number of tokens that `text` is certain to have at least, without tokenising it. Behind a normaliser that may
+    /// shorten it as it likes nothing is certain: there it is what no text that says something falls short of.
     pub fn fewest(&self, text: &str) -> usize {
-        if self.text.get_normalizer().is_some() {
-            // It may shorten text by any amount.
-            return 0;
-        }
-        text.bytes().filter(|byte| self.single.get(usize::from(*byte)) == Some(&true)).count().div_ceil(self.longest)
+        let shortened = match self.text.get_normalizer() {
+            None => 1,
+            Some(NormalizerWrapper::NFC(_)) => NFC_SHORTENS_MAX,
+            Some(_) => return text.len() / UNKNOWN_BYTES_EACH,
+        };
+        let kept = text.bytes().filter(|byte| self.single.get(usize::from(*byte)) == Some(&true)).count();
+        kept.div_ceil(self.longest * shortened)
     }
 }
 

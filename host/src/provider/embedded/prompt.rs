@@ -16,22 +16,69 @@ pub(super) const TEMPLATE_VARIABLES: &str = "chat_template_kwargs";
 /// Token ids of the prompt. Blocks while it is tokenised.
 pub(super) fn render(engine: &Engine, ask: &Ask, dialect: Dialect) -> Result<Vec<u32>, ProviderError> {
     let rendered = match &ask.input {
-        Input::Tokens(ids) => Ok(ids.clone()),
-        Input::Text(text) => engine.encode(text),
+        Input::Tokens(ids) => return known(engine, ids, dialect),
+        Input::Text(text) => engine.encode_prompt(text),
         Input::Turns(turns) => {
-            let tools: Vec<Value> = functions(ask).map(definition).collect();
-            let (turns, begun) = begun(turns, dialect);
-            let variables = variables(ask);
-            if !begun.is_empty() && engine.opens_reasoning(&variables) {
-                let message = "this model thinks before it answers, so its answer cannot be begun for it; end with a turn of the user";
-                return Err(refusal("invalid_request", conversation(dialect), message));
-            }
-            let turns = chat_turns(turns, dialect)?;
-            let rendered = engine.render_turns(Conversation { turns: &turns, tools: &tools, variables: &variables });
-            rendered.and_then(|prompt| Ok([prompt, engine.encode(&begun)?].concat()))
+            let read = Read::new(engine, ask, turns, dialect)?;
+            engine
+                .render_turns(read.conversation())
+                .and_then(|prompt| Ok([prompt, engine.encode_prompt(&read.begun)?].concat()))
         }
     };
     rendered.map_err(|error| refused(error, dialect))
+}
+
+/// How many tokens the prompt has, also of one that does not fit. Blocks while it is tokenised.
+pub(super) fn count(engine: &Engine, ask: &Ask, dialect: Dialect) -> Result<usize, ProviderError> {
+    let Input::Turns(turns) = &ask.input else { return render(engine, ask, dialect).map(|prompt| prompt.len()) };
+    let mut read = Read::new(engine, ask, turns, dialect)?;
+    if !read.begun.is_empty() {
+        // What begins the answer is counted as a turn of its own, which is a few tokens more.
+        let content = std::mem::take(&mut read.begun);
+        read.turns.push(ChatTurn { role: "assistant".to_owned(), content, ..ChatTurn::default() });
+    }
+    engine.count_turns(read.conversation()).map_err(|error| refused(error, dialect))
+}
+
+/// Ids that the client has chosen.
+fn known(engine: &Engine, ids: &[u32], dialect: Dialect) -> Result<Vec<u32>, ProviderError> {
+    let vocabulary = engine.info().vocabulary;
+    match ids.iter().find(|id| **id as usize >= vocabulary) {
+        None => Ok(ids.to_vec()),
+        Some(id) => {
+            let field = conversation(dialect);
+            Err(refusal(
+                "invalid_request",
+                field,
+                format!("{field}: token {id} is outside the vocabulary of {vocabulary}"),
+            ))
+        }
+    }
+}
+
+/// A conversation as the template reads it, and what the answer goes on from.
+struct Read {
+    turns: Vec<ChatTurn>,
+    tools: Vec<Value>,
+    variables: Variables,
+    begun: String,
+}
+
+impl Read {
+    fn new(engine: &Engine, ask: &Ask, turns: &[Turn], dialect: Dialect) -> Result<Self, ProviderError> {
+        let (turns, begun) = begun(turns, dialect);
+        let variables = variables(ask);
+        if !begun.is_empty() && engine.opens_reasoning(&variables) {
+            let message = "this model thinks before it answers, so its answer cannot be begun for it; end with a turn of the user";
+            return Err(refusal("invalid_request", conversation(dialect), message));
+        }
+        let tools = functions(ask).map(definition).collect();
+        Ok(Self { turns: chat_turns(turns, dialect)?, tools, variables, begun })
+    }
+
+    fn conversation(&self) -> Conversation<'_> {
+        Conversation { turns: &self.turns, tools: &self.tools, variables: &self.variables }
+    }
 }
 
 /// The turns before the answer, and its beginning: in the messages dialect an assistant's text that comes last is what

@@ -31,6 +31,7 @@ fn config(model: PathBuf) -> EngineConfig {
         batch_max: 8,
         context_max: 512,
         queue_max: 64,
+        tenants: 1,
         lora: LoraConfig::default(),
         weights: ServedWeights::File,
         cache_bytes_max: 256 << 20,
