@@ -2,7 +2,7 @@
 //! Handlers and jobs call it from any thread; requests go to the scheduler's thread through a bounded queue,
 //! text goes through the tokenizer on the caller's thread. It keeps no request state of its own.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -189,6 +189,11 @@ impl Engine {
         self.0.config.lora
     }
 
+    /// Where the base model was read from.
+    pub(crate) fn model_path(&self) -> &Path {
+        &self.0.config.model
+    }
+
     /// Threads of tensor operations.
     pub fn threads(&self) -> usize {
         self.0.config.threads
@@ -357,7 +362,7 @@ impl Engine {
 }
 
 /// The file's name without its ending, or the folder's name.
-fn served_name(model: &std::path::Path) -> String {
+fn served_name(model: &Path) -> String {
     let name = if model.is_dir() { model.file_name() } else { model.file_stem() };
     name.map_or_else(|| "model".to_owned(), |name| name.to_string_lossy().into_owned())
 }

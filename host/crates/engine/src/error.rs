@@ -51,6 +51,14 @@ pub enum EngineError {
         /// Requests that wait.
         queued: usize,
     },
+    /// A process that trains with this one failed, or is out of reach.
+    #[error("training worker {rank}: {problem}")]
+    Worker {
+        /// Which one; 0 is the process that owns the step.
+        rank: usize,
+        /// What happened, and what helps.
+        problem: String,
+    },
     /// The caller ended a long operation.
     #[error("cancelled")]
     Cancelled,

@@ -5,35 +5,18 @@
 //!
 //! Legend: `n` response tokens of a micro-batch, `c` of a chunk.
 
-use std::collections::BTreeMap;
-
 use tch::{Kind, Tensor};
 
 use super::alternatives::{AlternativeColumns, centering};
 use super::batch::{Batch, Columns};
-use super::distill::{DistillColumns, TopKColumns, counted, total};
+use super::distill::{DistillColumns, TopKColumns, counted};
 use super::loss::{LossColumns, entropy, k3, reduced, token_losses};
 use super::objective::RatioSource;
 use super::passes::{Chunk, Passes};
 use super::plan::{Plan, Planned, PlannedGradient, PlannedTerm, Teacher};
 use super::policies::{Policies, Policy};
+use super::tally::{Sum, Tally};
 use crate::error::EngineError;
-
-/// Sums over the action tokens of a batch, for the metrics.
-#[derive(Debug, Default)]
-pub(super) struct Tally {
-    loss: f64,
-    dropped: f64,
-    logp: f64,
-    logp_difference: f64,
-    first_step_kl: f64,
-    /// k3, over all terms that have a penalty.
-    kl: f64,
-    entropy: f64,
-    /// D, over all distances to a teacher, and the tokens that it was measured on.
-    divergence: f64,
-    compared: f64,
-}
 
 /// One micro-batch on its way through the model.
 pub(super) struct Pass<'a> {
@@ -51,40 +34,37 @@ pub(super) fn accumulate_terms(
     batch: &Batch<'_>,
     plan: &Plan<'_>,
 ) -> Result<Tally, EngineError> {
-    let mut tally = Tally::default();
-    let mut first = true;
-    passes.each_micro_batch(batch, |columns| {
+    let mut tally = Tally::new()?;
+    passes.each_micro_batch_of_ours(batch, |columns, first| {
         let hidden_nd = passes.hidden(Some(&policies.current), &columns.layout)?;
         let pass = Pass { passes, policies, columns, hidden_nd };
         let references = References::compute(&pass, plan, first)?;
-        let logp = accumulate_micro_batch(&pass, plan, &references, &mut tally)?;
-        if let Some(logp_start) = references.start.filter(|_| first) {
-            let start = Vec::<f32>::try_from(&logp_start)?;
-            let drift = start.iter().zip(&logp).map(|(start, now)| f64::from(*start) - f64::from(*now));
-            tally.first_step_kl = drift.sum::<f64>() / logp.len() as f64;
+        let logp_n = accumulate_micro_batch(&pass, plan, &references, &mut tally)?;
+        if let Some(start_n) = references.start.filter(|_| first) {
+            tally.add(Sum::Drift, &start_n.f_to_kind(Kind::Double)?.f_sub(&logp_n)?)?;
+            tally.add(Sum::Compared, &logp_n.f_ones_like()?)?;
         }
-        first = false;
         Ok(())
     })?;
     Ok(tally)
 }
 
 /// Adds the gradient of one micro-batch to what its hidden states were computed with. The log-probs of the response
-/// tokens, on the way.
+/// tokens on the way, f32 [n].
 pub(super) fn accumulate_micro_batch(
     pass: &Pass<'_>,
     plan: &Plan<'_>,
     references: &References<'_>,
     tally: &mut Tally,
-) -> Result<Vec<f32>, EngineError> {
+) -> Result<Tensor, EngineError> {
     let terms = plan.terms.iter().map(|term| TermColumns::cut(term, pass, references));
     let terms = terms.collect::<Result<Vec<_>, _>>()?;
-    let mut logp = Vec::with_capacity(pass.columns.len());
+    let mut logp = Vec::new();
     pass.passes.backward(&pass.hidden_nd, pass.columns, |chunk| {
-        logp.extend(Vec::<f32>::try_from(&chunk.logp_c.f_detach()?)?);
+        logp.push(chunk.logp_c.f_detach()?);
         chunk_loss(&terms, pass, chunk, tally)
     })?;
-    Ok(logp)
+    Ok(Tensor::f_cat(&logp, 0)?)
 }
 
 /// Adds the gradient of a loss whose derivative by each log-prob is given, in row order.
@@ -94,7 +74,7 @@ pub(super) fn accumulate_given(
     batch: &Batch<'_>,
     gradients: &[f32],
 ) -> Result<(), EngineError> {
-    passes.each_micro_batch(batch, |columns| {
+    passes.each_micro_batch_of_ours(batch, |columns, _| {
         let gradients_n = columns.tensor(gradients)?;
         let hidden_nd = passes.hidden(Some(&policies.current), &columns.layout)?;
         passes.backward(&hidden_nd, columns, |chunk| {
@@ -117,10 +97,7 @@ impl<'a> References<'a> {
     /// Of those that the terms name, each once; the start for the first micro-batch too, which measures the drift.
     fn compute(pass: &Pass<'_>, plan: &'a Plan<'_>, first: bool) -> Result<Self, EngineError> {
         let states = |which, prompts: &[_]| pass.passes.hidden_after(which, pass.columns, prompts);
-        let log_probs = |adapter| {
-            let logp = pass.passes.log_probs(&states(adapter, &[])?, pass.columns)?;
-            Ok::<_, EngineError>(Tensor::f_from_slice(&logp)?)
-        };
+        let log_probs = |adapter| pass.passes.log_probs(&states(adapter, &[])?, pass.columns);
         let recomputed = plan.gradients().any(|gradient| gradient.old == RatioSource::Recomputed);
         let start = if first || recomputed { Some(log_probs(Some(&pass.policies.start))?) } else { None };
         let mut penalties: Vec<(Policy, Tensor)> = Vec::new();
@@ -180,27 +157,27 @@ impl<'a> TermColumns<'a> {
         matches!(&self.what, Cut::Gradient(gradient) if gradient.what.entropy != 0.0)
     }
 
-    /// Σ share·loss of the tokens of a chunk, times the factor.
+    /// Σ share·loss of the tokens of a chunk, times the factor; and which tokens have a gradient, bool [c].
     fn loss(
         &self,
         chunk: &Chunk,
         pass: &Pass<'_>,
         entropy_c: Option<&Tensor>,
         tally: &mut Tally,
-    ) -> Result<Tensor, EngineError> {
+    ) -> Result<(Tensor, Tensor), EngineError> {
         let shares_c = chunk.cut(&self.shares_n)?;
-        let loss_c = match &self.what {
+        let counts_c = shares_c.f_ne(0.0)?;
+        let (loss_c, acts_c) = match &self.what {
             Cut::Gradient(gradient) => gradient.loss(chunk, &chunk.cut(&pass.columns.mask_n)?, entropy_c, tally)?,
             Cut::Distill(distill) => {
-                let counts_c = shares_c.f_ne(0.0)?;
                 let (loss_c, plain_c) = distill.loss(chunk, &counts_c, pass)?;
-                tally.divergence += total(&plain_c)?;
-                tally.compared += total(&counts_c)?;
-                loss_c
+                tally.add(Sum::Divergence, &plain_c)?;
+                tally.add(Sum::Taught, &counts_c)?;
+                (loss_c, counts_c.shallow_clone())
             }
-            Cut::TopK(distill) => distill.loss(chunk, &shares_c.f_ne(0.0)?, pass)?,
+            Cut::TopK(distill) => (distill.loss(chunk, &counts_c, pass)?, counts_c.shallow_clone()),
         };
-        Ok(reduced(&loss_c, &shares_c)?.f_mul_scalar(self.factor)?)
+        Ok((reduced(&loss_c, &shares_c)?.f_mul_scalar(self.factor)?, acts_c.f_logical_and(&counts_c)?))
     }
 }
 
@@ -228,14 +205,15 @@ impl<'a> GradientColumns<'a> {
         })
     }
 
-    /// The loss of each token, f32 [c], with its penalties; 0 outside the mask but for the entropy.
+    /// The loss of each token, f32 [c], with its penalties; 0 outside the mask but for the entropy. And which tokens
+    /// have a gradient, bool [c].
     fn loss(
         &self,
         chunk: &Chunk,
         mask_c: &Tensor,
         entropy_c: Option<&Tensor>,
         tally: &mut Tally,
-    ) -> Result<Tensor, EngineError> {
+    ) -> Result<(Tensor, Tensor), EngineError> {
         let advantages_c = chunk.cut(&self.advantages_n)?;
         let columns = LossColumns {
             logp_n: &chunk.logp_c,
@@ -245,8 +223,15 @@ impl<'a> GradientColumns<'a> {
         };
         let losses = token_losses(self.what.weight, &columns)?;
         let mut loss_c = losses.loss_n;
+        let penalised = self.kl.is_some() || self.what.entropy != 0.0;
+        let acts_c = match penalised {
+            true => mask_c.shallow_clone(),
+            false => {
+                mask_c.f_logical_and(&advantages_c.f_ne(0.0)?)?.f_logical_and(&losses.dropped_n.f_logical_not()?)?
+            }
+        };
         if self.what.bounded {
-            tally.dropped += total(&losses.dropped_n)?;
+            tally.add(Sum::Dropped, &losses.dropped_n)?;
         }
         if let Some((ids_nk, recorded_nk)) = &self.alternatives {
             let columns = AlternativeColumns {
@@ -258,13 +243,13 @@ impl<'a> GradientColumns<'a> {
         }
         if let Some((coefficient, reference_n)) = self.kl {
             let k3_c = k3(&chunk.logp_c, &chunk.cut(reference_n)?, mask_c)?;
-            tally.kl += total(&k3_c)?;
+            tally.add(Sum::Kl, &k3_c)?;
             loss_c = loss_c.f_add(&k3_c.f_mul_scalar(coefficient)?)?;
         }
         if let Some(entropy_c) = entropy_c.filter(|_| self.what.entropy != 0.0) {
             loss_c = loss_c.f_sub(&entropy_c.f_mul_scalar(self.what.entropy)?)?;
         }
-        Ok(loss_c)
+        Ok((loss_c, acts_c))
     }
 }
 
@@ -279,59 +264,25 @@ fn chunk_loss(
     let wanted = terms.iter().any(TermColumns::wants_entropy);
     let entropy_c = if wanted { Some(entropy(&chunk.logp_cv)?) } else { None };
     if let Some(entropy_c) = &entropy_c {
-        tally.entropy += total(&entropy_c.f_masked_select(&mask_c)?)?;
+        tally.add(Sum::Entropy, &counted(entropy_c, &mask_c)?)?;
     }
-    let mut sum: Option<Tensor> = None;
+    let mut sum: Option<(Tensor, Tensor)> = None;
     for term in terms {
-        let loss = term.loss(chunk, pass, entropy_c.as_ref(), tally)?;
+        let (loss, acts_c) = term.loss(chunk, pass, entropy_c.as_ref(), tally)?;
         sum = Some(match sum {
-            Some(sum) => sum.f_add(&loss)?,
-            None => loss,
+            Some((sum, some_c)) => (sum.f_add(&loss)?, some_c.f_logical_or(&acts_c)?),
+            None => (loss, acts_c),
         });
     }
     // A plan has at least one term.
-    let loss = sum.ok_or_else(|| EngineError::Invalid("terms: the list is empty".to_owned()))?;
-    tally.loss += f64::try_from(&loss)?;
-    tally.logp += total(&chunk.logp_c.f_masked_select(&mask_c)?)?;
-    let apart_c = chunk.logp_c.f_sub(&chunk.cut(&pass.columns.logp_old_n)?)?;
-    tally.logp_difference += total(&apart_c.f_abs()?.f_masked_select(&mask_c)?)?;
+    let (loss, acts_c) = sum.ok_or_else(|| EngineError::Invalid("terms: the list is empty".to_owned()))?;
+    tally.add(Sum::Effective, &acts_c)?;
+    tally.add(Sum::Loss, &loss)?;
+    tally.add(Sum::Logp, &counted(&chunk.logp_c, &mask_c)?)?;
+    let apart_c = chunk.logp_c.f_sub(&chunk.cut(&pass.columns.logp_old_n)?)?.f_abs()?;
+    tally.add(Sum::LogpDifference, &counted(&apart_c, &mask_c)?)?;
+    let own_c = chunk.cut(&pass.columns.own_n)?;
+    tally.add(Sum::OwnDifference, &counted(&apart_c, &own_c)?)?;
+    tally.add(Sum::Own, &own_c)?;
     Ok(loss)
-}
-
-impl Plan<'_> {
-    /// The metrics of a call that had nothing to do.
-    pub fn nothing(&self) -> BTreeMap<String, f64> {
-        Tally::default().metrics(self, 0.0)
-    }
-}
-
-impl Tally {
-    /// The metrics of one call, see `Trainer::forward_backward`.
-    pub fn metrics(&self, plan: &Plan<'_>, gradient_norm: f64) -> BTreeMap<String, f64> {
-        let count = |of: fn(&PlannedGradient) -> bool| plan.gradients().filter(|gradient| of(gradient)).count();
-        let mean = |sum: f64, terms: usize| sum / (plan.tokens * terms).max(1) as f64;
-        let mut metrics: BTreeMap<String, f64> = [
-            ("loss", self.loss),
-            ("gradient_norm", gradient_norm),
-            ("masked_share", mean(self.dropped, count(|gradient| gradient.bounded))),
-            ("first_step_kl", self.first_step_kl),
-            ("logprob_abs_diff", mean(self.logp_difference, 1)),
-            ("tokens", plan.tokens as f64),
-            ("entropy", mean(-self.logp, 1)),
-            ("skipped", f64::from(u8::from(gradient_norm == 0.0))),
-        ]
-        .map(|(name, value)| (name.to_owned(), value))
-        .into();
-        let penalties = count(|gradient| gradient.kl.is_some());
-        if penalties > 0 {
-            metrics.insert("kl".to_owned(), mean(self.kl, penalties));
-        }
-        if count(|gradient| gradient.entropy != 0.0) > 0 {
-            metrics.insert("entropy_exact".to_owned(), mean(self.entropy, 1));
-        }
-        if plan.terms.iter().any(|term| matches!(term.what, Planned::Distill(_))) {
-            metrics.insert("divergence".to_owned(), self.divergence / self.compared.max(1.0));
-        }
-        metrics
-    }
 }

@@ -8,11 +8,11 @@
 
 use std::ops::Range;
 
-use reef_core::Sample;
+use reef_core::{ReleaseId, Sample};
 use tch::{Kind, Tensor};
 
+use super::layout::{Layout, Sequence, Size};
 use crate::error::EngineError;
-use crate::model::Sequences;
 use crate::sampler::stated_temperature;
 
 /// Positions of one forward and backward pass, and so of the longest time that serving waits for a core.
@@ -22,13 +22,6 @@ const MICRO_BATCH_TOKENS_MAX: usize = 256;
 
 /// Positions of the first micro-batch: the trainer runs it twice, to compare with the start weights.
 const FIRST_TOKENS_MAX: usize = 128;
-
-/// Keys and values that the rows of one pass may attend to together: a shared beginning is computed once, but its keys
-/// and values are laid out for each row, in 90 MB at this number with the default model.
-const ATTENDED_TOKENS_MAX: usize = 2_048;
-
-/// A shared beginning of fewer tokens is not worth the more operations.
-const PREFIX_TOKENS_MIN: usize = 8;
 
 /// What the model can read.
 #[derive(Debug, Clone, Copy)]
@@ -49,6 +42,8 @@ pub(super) struct Row<'a> {
     column: Range<usize>,
     /// First of them in columns in row order.
     start: usize,
+    /// Its log-probs are those of the release that the trainer was opened on.
+    own: bool,
 }
 
 impl Row<'_> {
@@ -78,7 +73,7 @@ impl<'a> Batch<'a> {
         for (index, &sample) in items.iter().enumerate() {
             check(sample, bounds).map_err(|problem| EngineError::Invalid(format!("items[{index}]: {problem}")))?;
             let end = response_tokens + sample.trajectory.mask.len();
-            rows.push(Row { sample, item: index, column: response_tokens..end, start: 0 });
+            rows.push(Row { sample, item: index, column: response_tokens..end, start: 0, own: false });
             response_tokens = end;
         }
         // Equal lengths side by side need no padding; the rest of the key makes the order total, also of samples
@@ -95,6 +90,14 @@ impl<'a> Batch<'a> {
             start += row.column.len();
         }
         Ok(Self { rows, bounds, response_tokens })
+    }
+
+    /// Marks the rows whose log-probs `release` recorded: those of records that it sampled.
+    pub fn mark_own(mut self, release: Option<&ReleaseId>) -> Self {
+        for row in &mut self.rows {
+            row.own = !row.sample.records.is_empty() && Some(&row.sample.release) == release;
+        }
+        self
     }
 
     /// Contiguous runs of rows within the token budget, in row order; the first is small.
@@ -223,95 +226,6 @@ fn check(sample: &Sample, bounds: Bounds) -> Result<(), String> {
     Ok(())
 }
 
-/// A prompt and its response.
-type Sequence<'s> = (&'s [u32], &'s [u32]);
-
-/// What a pass over some sequences takes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Size {
-    rows: usize,
-    /// Tokens of the longest.
-    width: usize,
-    /// Tokens that all begin with, as far as the shortest leaves one of its own.
-    prefix: usize,
-}
-
-impl Size {
-    fn of(sequence: Sequence<'_>) -> Self {
-        let width = length(&sequence);
-        Self { rows: 1, width, prefix: width.saturating_sub(1) }
-    }
-
-    /// With one more; `first` is any that is in already.
-    fn take(&mut self, first: Sequence<'_>, more: Sequence<'_>) {
-        self.rows += 1;
-        self.width = self.width.max(length(&more));
-        let most = self.prefix.min(length(&more).saturating_sub(1));
-        self.prefix = tokens(first).zip(tokens(more)).take(most).take_while(|(a, b)| a == b).count();
-    }
-
-    fn of_all(sequences: &[Sequence<'_>]) -> Option<Self> {
-        let (first, others) = sequences.split_first()?;
-        let mut size = Self::of(*first);
-        others.iter().for_each(|more| size.take(*first, *more));
-        Some(size)
-    }
-
-    /// The tokens that are computed once for all rows.
-    fn shared(self) -> usize {
-        if self.rows > 1 && self.prefix >= PREFIX_TOKENS_MIN { self.prefix } else { 0 }
-    }
-
-    fn fits(self, budget: usize) -> bool {
-        let shared = self.shared();
-        shared + self.rows * (self.width - shared) <= budget && self.rows * self.width <= ATTENDED_TOKENS_MAX
-    }
-}
-
-/// Token sequences side by side.
-#[derive(Debug)]
-pub(super) struct Layout {
-    /// Their ids, a shared beginning once.
-    pub sequences: Sequences,
-    /// Index into the positions of a pass whose hidden state predicts each response token, int64 [n].
-    pub positions_n: Tensor,
-}
-
-impl Layout {
-    /// Of prompts, none of them empty, and their responses.
-    pub fn new(sequences: &[Sequence<'_>]) -> Result<Self, EngineError> {
-        let size =
-            Size::of_all(sequences).ok_or_else(|| EngineError::Invalid("items: the list is empty".to_owned()))?;
-        let (shared, own) = (size.shared(), size.width - size.shared());
-        let prefix: Vec<i64> =
-            sequences.iter().take(1).flat_map(|first| tokens(*first)).take(shared).map(i64::from).collect();
-        let mut rest: Vec<i64> = Vec::with_capacity(sequences.len() * own);
-        let mut positions = Vec::new();
-        for (index, sequence) in sequences.iter().enumerate() {
-            let (prompt, response) = sequence;
-            let first = prompt.len().saturating_sub(1);
-            rest.extend(tokens(*sequence).skip(shared).map(i64::from));
-            rest.extend(std::iter::repeat_n(0, size.width - length(sequence)));
-            // A position of the beginning is the same for all; the others lie row by row after it.
-            let place = |position: usize| if position < shared { position } else { position + index * own };
-            positions.extend((first..first + response.len()).map(|position| place(position) as i64));
-        }
-        let rest_bs = Tensor::f_from_slice(&rest)?.f_view([sequences.len() as i64, own as i64])?;
-        Ok(Self {
-            sequences: Sequences { prefix_p: Tensor::f_from_slice(&prefix)?, rest_bs },
-            positions_n: Tensor::f_from_slice(&positions)?,
-        })
-    }
-}
-
-fn length((prompt, response): &Sequence<'_>) -> usize {
-    prompt.len() + response.len()
-}
-
-fn tokens<'s>((prompt, response): Sequence<'s>) -> impl Iterator<Item = u32> + 's {
-    prompt.iter().chain(response).copied()
-}
-
 /// The tensors of a micro-batch.
 #[derive(Debug)]
 pub(super) struct Columns<'a> {
@@ -323,6 +237,8 @@ pub(super) struct Columns<'a> {
     pub temperature_n: Tensor,
     /// True on action tokens, bool [n].
     pub mask_n: Tensor,
+    /// True on those that the release itself sampled, bool [n].
+    pub own_n: Tensor,
     /// Recorded log-probs, f32 [n].
     pub logp_old_n: Tensor,
 }
@@ -331,11 +247,12 @@ impl<'a> Columns<'a> {
     pub fn new(rows: &'a [Row<'a>]) -> Result<Self, EngineError> {
         let sequences: Vec<_> = rows.iter().map(Row::prompt_and_response).collect();
         let (mut targets, mut temperature) = (Vec::new(), Vec::new());
-        let (mut mask, mut logp_old) = (Vec::new(), Vec::new());
+        let (mut mask, mut own, mut logp_old) = (Vec::new(), Vec::new(), Vec::new());
         for (row, (_, response)) in rows.iter().zip(&sequences) {
             targets.extend(response.iter().map(|&token| i64::from(token)));
             temperature.extend(std::iter::repeat_n(stated_temperature(row.sample.temperature), response.len()));
             mask.extend_from_slice(&row.sample.trajectory.mask);
+            own.extend(row.sample.trajectory.mask.iter().map(|&action| if row.own { action } else { 0 }));
             logp_old.extend_from_slice(&row.sample.trajectory.logprobs);
         }
         Ok(Self {
@@ -344,6 +261,7 @@ impl<'a> Columns<'a> {
             targets_n: Tensor::f_from_slice(&targets)?,
             temperature_n: Tensor::f_from_slice(&temperature)?,
             mask_n: Tensor::f_from_slice(&mask)?.f_to_kind(Kind::Bool)?,
+            own_n: Tensor::f_from_slice(&own)?.f_to_kind(Kind::Bool)?,
             logp_old_n: Tensor::f_from_slice(&logp_old)?,
         })
     }

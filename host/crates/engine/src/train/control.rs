@@ -30,8 +30,8 @@ struct State {
     share: AtomicU64,
 }
 
-impl TrainControl {
-    pub(super) fn new() -> Self {
+impl Default for TrainControl {
+    fn default() -> Self {
         Self {
             state: Arc::new(State {
                 cancelled: AtomicBool::new(false),
@@ -39,7 +39,9 @@ impl TrainControl {
             }),
         }
     }
+}
 
+impl TrainControl {
     /// Ends the running call with `EngineError::Cancelled` at the next micro-batch, and every later call.
     pub fn cancel(&self) {
         self.state.cancelled.store(true, Ordering::Relaxed);
@@ -89,7 +91,7 @@ mod tests {
 
     #[test]
     fn half_the_time_is_left_to_active_requests_and_none_to_an_idle_server() {
-        let control = TrainControl::new();
+        let control = TrainControl::default();
         assert!(pause(&control, 1) >= BUSY);
         assert!(pause(&control, 0) < BUSY);
         control.set_share(1.0).expect("valid");
@@ -98,7 +100,7 @@ mod tests {
 
     #[test]
     fn a_cancelled_trainer_stays_cancelled() {
-        let control = TrainControl::new();
+        let control = TrainControl::default();
         control.clone().cancel();
         assert!(matches!(control.make_room(BUSY, || 0), Err(EngineError::Cancelled)));
         assert!(matches!(control.check(), Err(EngineError::Cancelled)));
@@ -107,7 +109,7 @@ mod tests {
     #[test]
     fn a_share_outside_its_range_is_refused() {
         for share in [0.0, -1.0, 1.5, f64::NAN] {
-            assert!(TrainControl::new().set_share(share).is_err());
+            assert!(TrainControl::default().set_share(share).is_err());
         }
     }
 }

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use tch::{Device, Kind, Tensor, no_grad};
 
 use super::batch::Batch;
-use super::optimizer::{AdamW, Optimizer, gradient_norm, zero_gradients};
+use super::optimizer::{AdamW, Optimizer, zero_gradients};
 use crate::error::EngineError;
 
 /// Updates of one `fit_values`; a head of d + 1 numbers has long converged.
@@ -108,7 +108,7 @@ impl Critic {
         let returns_a = Tensor::f_from_slice(returns)?.f_index_select(0, &actions_a)?;
 
         let explained = no_grad(|| explained_variance(&returns_a, &self.values(&features_ad)?))?;
-        let before = no_grad(|| self.finite_error(&features_ad, &returns_a))?.1;
+        let before = no_grad(|| self.finite_error(&features_ad, &returns_a))?;
         let kept = self.copies()?;
         match self.regress((&features_ad, &returns_a), &how, updates, between) {
             Ok(after) => Ok(fit_metrics(before, after, explained)),
@@ -129,15 +129,18 @@ impl Critic {
     ) -> Result<f64, EngineError> {
         for _ in 0..updates {
             zero_gradients(&self.head)?;
-            self.finite_error(features_ad, returns_a)?.0.f_backward()?;
-            let norm = gradient_norm(&self.head)?;
-            if !norm.is_finite() {
-                return Err(too_large(norm));
-            }
-            self.adam.step(&self.head, norm, how)?;
+            self.error(features_ad, returns_a)?.f_backward()?;
+            // Nothing is clipped, so no norm is needed, and a device is not waited for.
+            self.adam.step(&self.head, 0.0, how)?;
             between()?;
         }
-        Ok(no_grad(|| self.finite_error(features_ad, returns_a))?.1)
+        // What was not finite on the way has made the head or a moment so.
+        let finite =
+            self.written().map(|tensor| Ok(tensor.f_isfinite()?.f_all()?)).collect::<Result<Vec<_>, EngineError>>()?;
+        if !bool::try_from(&Tensor::f_stack(&finite, 0)?.f_all()?)? {
+            return Err(too_large(f64::INFINITY));
+        }
+        no_grad(|| self.finite_error(features_ad, returns_a))
     }
 
     /// Everything an update writes: head and moments.
@@ -158,11 +161,10 @@ impl Critic {
         Ok(())
     }
 
-    /// The mean squared error as a scalar tensor and as a finite number.
-    fn finite_error(&self, features_ad: &Tensor, returns_a: &Tensor) -> Result<(Tensor, f64), EngineError> {
-        let error = self.error(features_ad, returns_a)?;
-        match f64::try_from(&error)? {
-            value if value.is_finite() => Ok((error, value)),
+    /// The mean squared error as a finite number.
+    fn finite_error(&self, features_ad: &Tensor, returns_a: &Tensor) -> Result<f64, EngineError> {
+        match f64::try_from(&self.error(features_ad, returns_a)?)? {
+            value if value.is_finite() => Ok(value),
             value => Err(too_large(value)),
         }
     }
@@ -174,7 +176,7 @@ impl Critic {
 }
 
 fn too_large(value: f64) -> EngineError {
-    EngineError::Invalid(format!("returns: the critic's error or its gradient is {value}; scale the scores down"))
+    EngineError::Invalid(format!("returns: the critic's error is {value}; scale the scores down"))
 }
 
 fn feature_keys(batch: &Batch<'_>) -> Vec<FeatureKey> {

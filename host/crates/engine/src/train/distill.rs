@@ -33,10 +33,9 @@ impl<'a> DistillColumns<'a> {
     ) -> Result<Self, EngineError> {
         let sequence_n = match what.importance {
             Importance::Sequence(cap) => {
-                let logp_n = Tensor::f_from_slice(&pass.passes.log_probs(&pass.hidden_nd, pass.columns)?)?;
+                let logp_n = pass.passes.log_probs(&pass.hidden_nd, pass.columns)?;
                 let ratios_n = capped_ratios(&logp_n, &pass.columns.logp_old_n, cap)?;
-                let means = sequence_means(pass.columns, &Vec::<f32>::try_from(&ratios_n)?, shares);
-                Some(Tensor::f_from_slice(&means)?)
+                Some(sequence_means(pass.columns, &ratios_n, shares)?)
             }
             Importance::Off | Importance::Token(_) => None,
         };
@@ -91,21 +90,18 @@ pub(super) fn counted(column_c: &Tensor, counts_c: &Tensor) -> Result<Tensor, En
     Ok(column_c.f_where_self(counts_c, &column_c.f_zeros_like()?)?)
 }
 
-/// The mean of each sample's ratios over its tokens that count, at each of its tokens.
-fn sequence_means(columns: &Columns<'_>, ratios: &[f32], shares: &[f32]) -> Vec<f32> {
-    let mut means = Vec::with_capacity(ratios.len());
-    let mut rest = ratios.iter().zip(shares);
-    for row in columns.rows {
-        let length = row.sample.trajectory.mask.len();
-        let counted = rest.by_ref().take(length).filter(|(_, share)| **share != 0.0);
-        let (sum, count) = counted.fold((0.0, 0.0), |(sum, count), (ratio, _)| (sum + f64::from(*ratio), count + 1.0));
-        let mean = if count > 0.0 { sum / count } else { 0.0 };
-        means.extend(std::iter::repeat_n(mean as f32, length));
-    }
-    means
-}
-
-/// Sum of a tensor in f64.
-pub(super) fn total(tensor: &Tensor) -> Result<f64, EngineError> {
-    Ok(f64::try_from(&tensor.f_sum(Kind::Double)?)?)
+/// The mean of each sample's ratios over its tokens that count, at each of its tokens; f32 [n].
+fn sequence_means(columns: &Columns<'_>, ratios_n: &Tensor, shares: &[f32]) -> Result<Tensor, EngineError> {
+    let lengths = columns.rows.iter().map(|row| row.sample.trajectory.mask.len());
+    let rows: Vec<i64> = (0i64..).zip(lengths).flat_map(|(row, length)| std::iter::repeat_n(row, length)).collect();
+    let rows_n = Tensor::f_from_slice(&rows)?;
+    let counts_n = Tensor::f_from_slice(shares)?.f_ne(0.0)?.f_to_kind(Kind::Double)?;
+    let sums = |column_n: &Tensor| {
+        let none_b = Tensor::f_zeros([columns.rows.len() as i64], (Kind::Double, column_n.device()))?;
+        none_b.f_index_add(0, &rows_n, column_n)
+    };
+    // Where nothing counts the sum is 0 too.
+    let means_b =
+        sums(&ratios_n.f_to_kind(Kind::Double)?.f_mul(&counts_n)?)?.f_div(&sums(&counts_n)?.f_clamp_min(1.0)?)?;
+    Ok(means_b.f_index_select(0, &rows_n)?.f_to_kind(Kind::Float)?)
 }

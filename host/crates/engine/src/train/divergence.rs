@@ -5,6 +5,7 @@
 //! Legend: `c` response tokens of a chunk, `v` vocabulary, `k` ids that are compared. `p` is the student, `t` the
 //! teacher.
 
+use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 
 use super::loss::LOG_RATIO_MAX;
@@ -14,7 +15,7 @@ use crate::error::EngineError;
 const LOG_MASS_MAX: f64 = -1e-7;
 
 /// D(teacher, student) of one token.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub enum Divergence {
     /// KL(t ‖ p) = Σ t·(log t − log p).
     Forward,
@@ -29,7 +30,7 @@ pub enum Divergence {
 }
 
 /// Which part of the vocabulary is compared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Support {
     /// All of it.
     Exact,
@@ -42,7 +43,7 @@ pub enum Support {
 }
 
 /// How off-policy tokens are weighted, with the ratio exp(log π_θ − log π_rollout), log-ratio clamped to ±20.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub enum Importance {
     /// Not at all.
     Off,

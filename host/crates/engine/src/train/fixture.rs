@@ -6,7 +6,9 @@ use std::sync::Arc;
 use reef_core::{RecordId, ReleaseId, Sample, Trajectory};
 use serde_json::Map;
 
-use super::Trainer;
+use super::control::TrainControl;
+use super::reduce::Reduce;
+use super::trainer::{Setting, Trainer};
 use crate::engine::ServingLoad;
 use crate::error::EngineError;
 use crate::lora_config::LoraConfig;
@@ -71,7 +73,12 @@ pub(super) fn open(
     files: Option<&[(String, Vec<u8>)]>,
 ) -> Result<Trainer, EngineError> {
     let fresh = LoraConfig { rank: 4, alpha: 8.0, seed: 1, ..LoraConfig::default() };
-    Trainer::over(Arc::clone(model), (serving, 2), &fresh, files)
+    Trainer::over(Arc::clone(model), alone(serving), &fresh, files.unwrap_or_default())
+}
+
+/// Two threads, no other worker.
+pub(super) fn alone(serving: Arc<ServingLoad>) -> Setting {
+    Setting { serving, threads: 2, release: None, reduce: Reduce::Alone, control: TrainControl::default() }
 }
 
 /// A trainer over `model` that nobody serves from.

@@ -2,7 +2,7 @@
 //! It lives in the gradients of the parameters, where the optimizer reads it. A call that fails leaves it as it
 //! was, bit for bit, and a gradient that is not finite never becomes part of it.
 
-use tch::{Tensor, no_grad};
+use tch::{Kind, Tensor, no_grad};
 
 use super::optimizer::{gradient_norm, zero_gradients};
 use crate::error::EngineError;
@@ -39,10 +39,23 @@ impl Gradient {
         zero_gradients(&self.parameters)
     }
 
+    /// Gives every parameter a gradient, if only of 0: those of several workers are added up one by one.
+    pub fn make_whole(&mut self) -> Result<(), EngineError> {
+        for parameter in &self.parameters {
+            if !parameter.f_grad()?.defined() {
+                parameter.f_mul_scalar(0.0)?.f_sum(Kind::Float)?.f_backward()?;
+            }
+        }
+        self.clear()
+    }
+
     /// Adds what `pass` accumulates in the parameters.
-    pub fn add<T>(&mut self, pass: impl FnOnce() -> Result<T, EngineError>) -> Result<(T, Norms), EngineError> {
+    pub fn add<T>(
+        &mut self,
+        pass: impl FnOnce(&[Tensor]) -> Result<T, EngineError>,
+    ) -> Result<(T, Norms), EngineError> {
         self.apart(|gradient, before| {
-            let value = pass()?;
+            let value = pass(&gradient.parameters)?;
             let added = gradient.finite_norm()?;
             for (mut sum, before) in gradient.tensors()?.into_iter().zip(before) {
                 if before.defined() && sum.defined() {
@@ -57,11 +70,11 @@ impl Gradient {
     /// gets too. No step is taken on a gradient of exactly 0.
     pub fn step_on<T>(
         &mut self,
-        pass: impl FnOnce() -> Result<T, EngineError>,
+        pass: impl FnOnce(&[Tensor]) -> Result<T, EngineError>,
         step: impl FnOnce(&[Tensor], f64) -> Result<(), EngineError>,
     ) -> Result<(T, f64), EngineError> {
         self.apart(|gradient, _| {
-            let value = pass()?;
+            let value = pass(&gradient.parameters)?;
             Ok((value, gradient.step(step)?))
         })
     }

@@ -4,6 +4,7 @@
 //!
 //! Legend: `n` response tokens, observations included, `c` those of a chunk, `v` vocabulary.
 
+use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 
 use crate::error::EngineError;
@@ -12,7 +13,7 @@ use crate::error::EngineError;
 pub(super) const LOG_RATIO_MAX: f64 = 20.0;
 
 /// The factor f(r) in the token loss −sg(f(r))·A·log π_θ, with r = exp(log π_θ − log π_old).
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub enum Weight {
     /// f = 1.
     Reinforce,
@@ -38,7 +39,7 @@ pub enum Weight {
 }
 
 /// How the token losses of a batch become one number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reduction {
     /// Sum over the action tokens.
     TokenSum,

@@ -13,16 +13,20 @@ mod divergence;
 #[cfg(test)]
 pub(crate) mod fixture;
 mod gradient;
+mod layout;
 mod loss;
 mod objective;
 mod optimizer;
 mod passes;
 mod plan;
 mod policies;
+mod reduce;
 mod state;
+mod tally;
 #[cfg(test)]
 mod tests;
 mod trainer;
+mod workers;
 
 pub use control::{TRAIN_SHARE_DEFAULT, TrainControl};
 pub use divergence::{Divergence, Importance, Support};
@@ -31,4 +35,5 @@ pub use objective::{Distillation, KlPenalty, Objective, PolicyGradient, RatioSou
 pub use optimizer::Optimizer;
 pub use policies::Policy;
 pub use state::{CRITIC_FILE, EMA_FILE, TRAINER_STATE_FILE};
-pub use trainer::Trainer;
+pub use trainer::{Beside, Trainer};
+pub use workers::{Launch, WORKERS_MAX, Workers, work};

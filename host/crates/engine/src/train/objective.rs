@@ -2,12 +2,14 @@
 //! Columns hold one number per response token or per item, in the order of the items. `Plan` checks them and
 //! brings them into the order of a batch. Nothing here computes a loss.
 
+use serde::{Deserialize, Serialize};
+
 use super::divergence::{Divergence, Importance, Support};
 use super::loss::{Reduction, Weight};
 use super::policies::Policy;
 
 /// One term of a weighted sum of objectives.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Term {
     /// What the loss of the objective is multiplied with; finite.
     pub factor: f32,
@@ -16,7 +18,7 @@ pub struct Term {
 }
 
 /// What is minimised.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Objective {
     /// −f(r)·A·log π, see `Weight`.
     PolicyGradient(PolicyGradient),
@@ -30,7 +32,7 @@ pub enum Objective {
 
 /// A policy gradient with optional penalties: the token loss is
 /// −f(r)·A·log π + coefficient·k3(π, π_reference) − entropy·H(π).
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PolicyGradient {
     /// The factor f(r).
     pub weight: Weight,
@@ -51,7 +53,7 @@ pub struct PolicyGradient {
 }
 
 /// What π_old is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RatioSource {
     /// The log-probs recorded when the tokens were sampled.
     Rollout,
@@ -60,7 +62,7 @@ pub enum RatioSource {
 }
 
 /// Adds coefficient·k3 to every token's loss, see `k3`.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct KlPenalty {
     /// Finite.
     pub coefficient: f32,
@@ -70,7 +72,7 @@ pub struct KlPenalty {
 
 /// Mean over the items of weight · the mean over the tokens that count of importance · D(teacher, π). The teacher reads
 /// a prompt of its own and the same response ids, at the same temperature.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Distillation {
     /// Who teaches. `Current` needs prompts.
     pub teacher: Policy,
@@ -90,7 +92,7 @@ pub struct Distillation {
 
 /// The clipped surrogate over the recorded alternatives with the teacher's log-ratio as advantage, sample-token-mean
 /// (OpenClaw-RL, arXiv 2603.10165); see `top_k_surrogate`.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TopKDistillation {
     /// Who teaches. `Current` needs prompts.
     pub teacher: Policy,

@@ -2,6 +2,7 @@
 //! The trainer uses one for the adapter and one for the critic. Parameters are updated in place, without
 //! a graph; the moments belong to the checkpoint.
 
+use serde::{Deserialize, Serialize};
 use tch::{Tensor, no_grad};
 
 use crate::error::EngineError;
@@ -10,7 +11,7 @@ use crate::error::EngineError;
 const EPSILON_MIN: f64 = 1e-20;
 
 /// What one optimizer step is done with.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Optimizer {
     /// Step size, in [0, 1].
     pub learning_rate: f64,
@@ -110,14 +111,18 @@ fn clip_factor(norm: f64, norm_max: f64) -> f64 {
 
 /// Global L2 norm of the accumulated gradients, in f64.
 pub(crate) fn gradient_norm(parameters: &[Tensor]) -> Result<f64, EngineError> {
-    let mut squares = 0.0;
+    let mut squares = Vec::with_capacity(parameters.len());
     for parameter in parameters {
         let gradient = parameter.f_grad()?;
         if gradient.defined() {
-            squares += f64::try_from(&gradient.f_square()?.f_sum(tch::Kind::Double)?)?;
+            squares.push(gradient.f_square()?.f_sum(tch::Kind::Double)?);
         }
     }
-    Ok(squares.sqrt())
+    if squares.is_empty() {
+        return Ok(0.0);
+    }
+    // All of them at once: a device is waited for a single time.
+    Ok(Vec::<f64>::try_from(Tensor::f_stack(&squares, 0)?)?.iter().sum::<f64>().sqrt())
 }
 
 /// Forgets the accumulated gradients.

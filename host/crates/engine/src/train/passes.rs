@@ -9,11 +9,12 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use reef_core::Sample;
+use reef_core::{ReleaseId, Sample};
 use tch::{Kind, Tensor, no_grad};
 
-use super::batch::{Batch, Bounds, Columns, Layout};
+use super::batch::{Batch, Bounds, Columns, Row};
 use super::control::TrainControl;
+use super::layout::Layout;
 use crate::adapter::Lora;
 use crate::engine::ServingLoad;
 use crate::error::EngineError;
@@ -28,6 +29,10 @@ pub(super) struct Passes {
     pub serving: Arc<ServingLoad>,
     pub threads: i32,
     pub control: TrainControl,
+    /// The release whose log-probs must be those of the trainer before its first step.
+    pub release: Option<ReleaseId>,
+    /// Rank of this worker and how many there are.
+    pub place: (usize, usize),
 }
 
 /// Response tokens that have logits together.
@@ -53,7 +58,8 @@ impl Passes {
     pub fn batch<'a>(&self, items: &[&'a Sample]) -> Result<Batch<'a>, EngineError> {
         self.begin()?;
         let config = self.model.config();
-        Batch::new(items, Bounds { vocabulary: config.vocabulary, context: config.context_length })
+        let bounds = Bounds { vocabulary: config.vocabulary, context: config.context_length };
+        Ok(Batch::new(items, bounds)?.mark_own(self.release.as_ref()))
     }
 
     /// Runs `work` on the columns of each micro-batch in row order, and makes room for serving in between.
@@ -62,13 +68,31 @@ impl Passes {
         batch: &Batch<'_>,
         mut work: impl FnMut(&Columns<'_>) -> Result<(), EngineError>,
     ) -> Result<(), EngineError> {
-        for rows in batch.micro_batches() {
-            self.control.check()?;
-            let begin = Instant::now();
-            work(&Columns::new(rows)?)?;
-            self.control.make_room(begin.elapsed(), || self.serving.active())?;
-        }
-        Ok(())
+        batch.micro_batches().into_iter().try_for_each(|rows| self.micro_batch(rows, &mut work))
+    }
+
+    /// The same on the micro-batches that are this worker's, with whether it is the first of the batch.
+    pub fn each_micro_batch_of_ours(
+        &self,
+        batch: &Batch<'_>,
+        mut work: impl FnMut(&Columns<'_>, bool) -> Result<(), EngineError>,
+    ) -> Result<(), EngineError> {
+        let (rank, world) = self.place;
+        let ours = batch.micro_batches().into_iter().enumerate().skip(rank).step_by(world.max(1));
+        ours.into_iter().try_for_each(|(index, rows)| {
+            self.micro_batch(rows, &mut |columns: &Columns<'_>| work(columns, index == 0))
+        })
+    }
+
+    fn micro_batch(
+        &self,
+        rows: &[Row<'_>],
+        work: &mut impl FnMut(&Columns<'_>) -> Result<(), EngineError>,
+    ) -> Result<(), EngineError> {
+        self.control.check()?;
+        let begin = Instant::now();
+        work(&Columns::new(rows)?)?;
+        self.control.make_room(begin.elapsed(), || self.serving.active())
     }
 
     /// Final hidden states that predict the response tokens, f32 [n, d].
@@ -97,13 +121,10 @@ impl Passes {
     }
 
     /// Log-probs f32 [n] of the response tokens without a graph, from the states that predict them.
-    pub fn log_probs(&self, hidden_nd: &Tensor, columns: &Columns<'_>) -> Result<Vec<f32>, EngineError> {
+    pub fn log_probs(&self, hidden_nd: &Tensor, columns: &Columns<'_>) -> Result<Tensor, EngineError> {
         no_grad(|| {
-            let mut logp = Vec::with_capacity(columns.len());
-            for range in chunks(columns.len()) {
-                logp.extend(Vec::<f32>::try_from(&self.chunk(hidden_nd, columns, range)?.logp_c)?);
-            }
-            Ok(logp)
+            let chunks = chunks(columns.len()).map(|range| Ok(self.chunk(hidden_nd, columns, range)?.logp_c));
+            Ok(Tensor::f_cat(&chunks.collect::<Result<Vec<_>, EngineError>>()?, 0)?)
         })
     }
 

@@ -3,6 +3,7 @@
 //! The trainer moves the first through its optimizer; the passes read all of them. The moving average is a file of
 //! its own in the checkpoint, there only once it was updated; added adapters are no part of a checkpoint.
 
+use serde::{Deserialize, Serialize};
 use tch::{Tensor, no_grad};
 
 use super::state;
@@ -10,7 +11,7 @@ use crate::adapter::Lora;
 use crate::error::EngineError;
 
 /// Whose distribution a forward pass reads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Policy {
     /// The trainer's adapter as it is now.
     Current,
@@ -85,9 +86,7 @@ impl Policies {
     /// # Errors
     /// `Invalid` for a rate outside [0, 1]; the average is then as it was.
     pub fn update_ema(&mut self, rate: f64) -> Result<(), EngineError> {
-        if !(0.0..=1.0).contains(&rate) {
-            return Err(EngineError::Invalid(format!("rate {rate}: it must be in [0, 1]")));
-        }
+        check_rate(rate)?;
         let moved = self.ema.as_ref().unwrap_or(&self.start).duplicate()?;
         no_grad(|| {
             for (ema, current) in moved.parameters().into_iter().zip(self.current.parameters()) {
@@ -103,5 +102,14 @@ impl Policies {
     /// The bytes of `ema.safetensors`, if the average was ever updated.
     pub fn ema_file(&self) -> Result<Option<Vec<u8>>, EngineError> {
         self.ema.as_ref().map(state::write_ema).transpose()
+    }
+}
+
+/// Refuses a rate outside [0, 1].
+pub(super) fn check_rate(rate: f64) -> Result<(), EngineError> {
+    if (0.0..=1.0).contains(&rate) {
+        Ok(())
+    } else {
+        Err(EngineError::Invalid(format!("rate {rate}: it must be in [0, 1]")))
     }
 }

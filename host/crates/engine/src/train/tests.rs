@@ -5,6 +5,7 @@ mod golden;
 mod gradients;
 mod objectives;
 mod peft;
+mod workers;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

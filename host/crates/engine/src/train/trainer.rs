@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
-use reef_core::Sample;
+use reef_core::{ReleaseId, Sample};
 use tch::{Tensor, no_grad};
 
 use super::accumulate::{accumulate_given, accumulate_terms};
@@ -20,8 +20,10 @@ use super::objective::Term;
 use super::optimizer::{AdamW, Optimizer};
 use super::passes::Passes;
 use super::plan::Plan;
-use super::policies::{Policies, Policy};
+use super::policies::{self, Policies, Policy};
+use super::reduce::Reduce;
 use super::state;
+use super::workers::{Call, Workers, bare};
 use crate::adapter::Lora;
 use crate::engine::{Engine, ServingLoad};
 use crate::error::EngineError;
@@ -36,6 +38,29 @@ pub struct Trainer {
     pub(super) gradient: Gradient,
     adam: AdamW,
     critic: Critic,
+    reduce: Reduce,
+    /// Steps of the optimizer when it was opened.
+    steps_before: i64,
+}
+
+/// What a trainer is opened beside.
+#[derive(Debug, Default)]
+pub struct Beside<'w> {
+    /// The release whose files it is opened on: what that recorded must be what the trainer computes.
+    pub release: Option<ReleaseId>,
+    /// Who computes parts of each batch with it.
+    pub workers: Option<&'w mut Workers>,
+    /// Handle to cancel it with, also while workers start.
+    pub control: TrainControl,
+}
+
+/// Where a trainer computes.
+pub(super) struct Setting {
+    pub serving: Arc<ServingLoad>,
+    pub threads: i32,
+    pub release: Option<ReleaseId>,
+    pub reduce: Reduce,
+    pub control: TrainControl,
 }
 
 impl fmt::Debug for Trainer {
@@ -58,18 +83,37 @@ impl Trainer {
     /// # Errors
     /// One of the two adapter files is missing; a file is damaged, or made for another model.
     pub fn open(engine: &Engine, fresh: &LoraConfig, files: Option<&[(String, Vec<u8>)]>) -> Result<Self, EngineError> {
-        let threads = i32::try_from(engine.threads()).unwrap_or(i32::MAX);
-        Self::over(engine.model()?, (engine.serving(), threads), fresh, files)
+        Self::open_beside(engine, fresh, files, Beside::default())
+    }
+
+    /// The same with workers, who do in their processes what this trainer does, and compute their part of each batch.
+    ///
+    /// # Errors
+    /// As `open`; `Worker` when one cannot be started.
+    pub fn open_beside(
+        engine: &Engine,
+        fresh: &LoraConfig,
+        files: Option<&[(String, Vec<u8>)]>,
+        Beside { release, workers, control }: Beside<'_>,
+    ) -> Result<Self, EngineError> {
+        let (mut threads, mut reduce) = (i32::try_from(engine.threads()).unwrap_or(i32::MAX), Reduce::Alone);
+        if let Some(workers) = workers {
+            threads = workers.threads(engine.threads());
+            let (link, trainer) = workers.link(engine, &control)?;
+            reduce = Reduce::Loopback { link, trainer };
+        }
+        let setting = Setting { serving: engine.serving(), threads, release, reduce, control };
+        Self::over(engine.model()?, setting, fresh, files.unwrap_or_default())
     }
 
     /// The same over a model that no engine serves.
     pub(super) fn over(
         model: Arc<Model>,
-        (serving, threads): (Arc<ServingLoad>, i32),
+        Setting { serving, threads, release, reduce, control }: Setting,
         fresh: &LoraConfig,
-        files: Option<&[(String, Vec<u8>)]>,
+        files: &[(String, Vec<u8>)],
     ) -> Result<Self, EngineError> {
-        let files = files.unwrap_or_default();
+        reduce.announce(|trainer| Call::Open { trainer, fresh: *fresh, release: release.clone() }, files)?;
         let file = |wanted: &str| files.iter().find(|(name, _)| name == wanted).map(|(_, bytes)| bytes.as_slice());
         let start = match file(WEIGHTS_FILE).or(file(CONFIG_FILE)) {
             Some(_) => Lora::from_files(model.config(), files)?,
@@ -85,8 +129,28 @@ impl Trainer {
         if let Some(bytes) = file(state::CRITIC_FILE) {
             state::read_critic(bytes, &mut critic)?;
         }
-        let passes = Passes { model, serving, threads, control: TrainControl::new() };
-        Ok(Self { passes, policies, gradient: Gradient::new(parameters), adam, critic })
+        let mut gradient = Gradient::new(parameters);
+        if reduce.place().1 > 1 {
+            gradient.make_whole()?;
+        }
+        reduce.settle(0.0, &control)?;
+        let passes = Passes { model, serving, threads, control, release, place: reduce.place() };
+        let steps_before = adam.steps;
+        Ok(Self { passes, policies, gradient, adam, critic, reduce, steps_before })
+    }
+
+    /// Makes a call here and in all workers. `work` gives a value and the gradient norm that all of them must agree on.
+    fn everywhere<T>(
+        &mut self,
+        call: impl FnOnce(u32) -> Call,
+        work: impl FnOnce(&mut Self) -> Result<(T, f64), EngineError>,
+    ) -> Result<T, EngineError> {
+        let made = self.reduce.announce(call, &[]).and_then(|()| work(self));
+        let settled = made.and_then(|(value, norm)| {
+            self.reduce.settle(norm, &self.passes.control)?;
+            Ok(value)
+        });
+        settled.inspect_err(|error| self.reduce.part(error))
     }
 
     /// A handle to cancel the trainer or to change its share of wall time, from another thread.
@@ -102,6 +166,8 @@ impl Trainer {
     pub fn add_policy(&mut self, files: &[(String, Vec<u8>)]) -> Result<Policy, EngineError> {
         let adapted = files.iter().any(|(name, _)| name == WEIGHTS_FILE || name == CONFIG_FILE);
         let adapter = if adapted { Some(Lora::from_files(self.passes.model.config(), files)?) } else { None };
+        self.reduce.announce(|trainer| Call::Policy { trainer }, files)?;
+        self.reduce.settle(0.0, &self.passes.control)?;
         Ok(self.policies.add(adapter))
     }
 
@@ -110,13 +176,13 @@ impl Trainer {
     pub fn forward(&mut self, which: Policy, items: &[&Sample]) -> Result<Vec<f32>, EngineError> {
         let batch = self.passes.batch(items)?;
         let adapter = self.policies.adapter(which)?;
-        let mut logp = Vec::with_capacity(batch.response_tokens);
+        let mut logp = Vec::new();
         self.passes.each_micro_batch(&batch, |columns| {
             let hidden_nd = self.passes.hidden_after(adapter, columns, &[])?;
-            logp.extend(self.passes.log_probs(&hidden_nd, columns)?);
+            logp.push(self.passes.log_probs(&hidden_nd, columns)?);
             Ok(())
         })?;
-        Ok(batch.to_items(&logp))
+        Ok(batch.to_items(&Vec::<f32>::try_from(Tensor::f_cat(&logp, 0)?)?))
     }
 
     /// Adds the gradient of the sum of the terms over the whole batch to the trainer's gradient.
@@ -128,11 +194,13 @@ impl Trainer {
     /// over them; `kl`, the mean of k3 over them and over the terms with a penalty, if there are any;
     /// `entropy_exact`, the mean of H over them, if a term asks for entropy; `divergence`, the mean of D over the
     /// tokens that count of all distances to a teacher, if there are any; `skipped`, 1 when no action token has
-    /// an advantage or a penalty, or the gradient is exactly 0.
+    /// an advantage or a penalty, or the gradient is exactly 0; `effective_tokens`, those that have a gradient;
+    /// `own_logprob_abs_diff`, as `logprob_abs_diff` over the tokens that the trainer's release sampled, which is there
+    /// only before the first step and where the batch has such tokens: it says how far serving and training are apart.
     ///
     /// # Errors
-    /// `Invalid` for a wrong term or sample and for a gradient that is not finite; `Cancelled`. Nothing of a
-    /// failed call stays in the gradient.
+    /// `Invalid` for a wrong term or sample and for a gradient that is not finite; `Cancelled`; `Worker`, after which
+    /// every call is refused. Nothing of a failed call stays in the gradient.
     pub fn forward_backward(
         &mut self,
         items: &[&Sample],
@@ -141,11 +209,18 @@ impl Trainer {
         let batch = self.passes.batch(items)?;
         let plan = Plan::new(&batch, terms)?;
         if !plan.has_signal() {
-            return Ok(plan.nothing());
+            return plan.nothing();
         }
-        let pass = || accumulate_terms(&self.passes, &self.policies, &batch, &plan);
-        let (tally, norms) = self.gradient.add(pass)?;
-        Ok(tally.metrics(&plan, norms.added))
+        let call = |trainer| Call::Terms { trainer, items: bare(items), terms: terms.to_vec(), optimizer: None };
+        self.everywhere(call, |this| {
+            let first = this.adam.steps == this.steps_before;
+            let (tally, norms) = this.gradient.add(|parameters| {
+                let tally = accumulate_terms(&this.passes, &this.policies, &batch, &plan)?;
+                this.reduce.sum(&mut summed(parameters, Some(tally.tensor()))?, &this.passes.control)?;
+                Ok(tally)
+            })?;
+            Ok((tally.metrics(&plan, norms.added, first)?, norms.sum))
+        })
     }
 
     /// Adds the gradient of any loss that is a function of the response log-probs to the trainer's gradient.
@@ -162,8 +237,17 @@ impl Trainer {
         let norm = if gradients.iter().all(|&gradient| gradient == 0.0) {
             self.gradient.norm()?
         } else {
-            let pass = || accumulate_given(&self.passes, &self.policies, &batch, &gradients);
-            self.gradient.add(pass)?.1.sum
+            let given = batch.to_items(&gradients);
+            self.everywhere(
+                |trainer| Call::Backward { trainer, items: bare(items), gradients: given },
+                |this| {
+                    let norms = this.gradient.add(|parameters| {
+                        accumulate_given(&this.passes, &this.policies, &batch, &gradients)?;
+                        this.reduce.sum(&mut summed(parameters, None)?, &this.passes.control)
+                    })?;
+                    Ok((norms.1.sum, norms.1.sum))
+                },
+            )?
         };
         let metrics = [("tokens", batch.response_tokens as f64), ("gradient_norm", norm)];
         Ok(metrics.map(|(name, value)| (name.to_owned(), value)).into())
@@ -179,7 +263,13 @@ impl Trainer {
     pub fn optimizer_step(&mut self, optimizer: &Optimizer) -> Result<BTreeMap<String, f64>, EngineError> {
         optimizer.check()?;
         self.passes.begin()?;
-        let norm = self.gradient.step(|parameters, norm| self.adam.step(parameters, norm, optimizer))?;
+        let norm = self.everywhere(
+            |trainer| Call::Step { trainer, optimizer: *optimizer },
+            |this| {
+                let norm = this.gradient.step(|parameters, norm| this.adam.step(parameters, norm, optimizer))?;
+                Ok((norm, norm))
+            },
+        )?;
         let metrics = [("gradient_norm", norm), ("skipped", f64::from(u8::from(norm == 0.0)))];
         Ok(metrics.map(|(name, value)| (name.to_owned(), value)).into())
     }
@@ -201,15 +291,24 @@ impl Trainer {
         optimizer.check()?;
         let batch = self.passes.batch(items)?;
         let plan = Plan::new(&batch, terms)?;
-        if !plan.has_signal() {
-            self.gradient.clear()?;
-            return Ok(plan.nothing());
-        }
-        let (tally, norm) = self.gradient.step_on(
-            || accumulate_terms(&self.passes, &self.policies, &batch, &plan),
-            |parameters, norm| self.adam.step(parameters, norm, optimizer),
-        )?;
-        Ok(tally.metrics(&plan, norm))
+        let optimizer = Some(*optimizer);
+        let call = |trainer| Call::Terms { trainer, items: bare(items), terms: terms.to_vec(), optimizer };
+        self.everywhere(call, |this| {
+            if !plan.has_signal() {
+                this.gradient.clear()?;
+                return Ok((plan.nothing()?, 0.0));
+            }
+            let first = this.adam.steps == this.steps_before;
+            let (tally, norm) = this.gradient.step_on(
+                |parameters| {
+                    let tally = accumulate_terms(&this.passes, &this.policies, &batch, &plan)?;
+                    this.reduce.sum(&mut summed(parameters, Some(tally.tensor()))?, &this.passes.control)?;
+                    Ok(tally)
+                },
+                |parameters, norm| optimizer.iter().try_for_each(|how| this.adam.step(parameters, norm, how)),
+            )?;
+            Ok((tally.metrics(&plan, norm, first)?, norm))
+        })
     }
 
     /// Moves the moving average towards the adapter: ema ← (1 − rate)·ema + rate·adapter, rate in [0, 1]. It starts
@@ -219,7 +318,8 @@ impl Trainer {
     /// `Invalid` for a rate out of range; `Cancelled`. The average is then as it was.
     pub fn update_ema(&mut self, rate: f64) -> Result<(), EngineError> {
         self.passes.begin()?;
-        self.policies.update_ema(rate)
+        policies::check_rate(rate)?;
+        self.everywhere(|trainer| Call::Ema { trainer, rate }, |this| Ok((this.policies.update_ema(rate)?, 0.0)))
     }
 
     /// Critic values of the response tokens, samples concatenated in the order of `items`; 0 before the first fit.
@@ -253,7 +353,11 @@ impl Trainer {
 
     /// The files of a candidate: adapter, optimizer state and critic, and the moving average if it was ever
     /// updated. Equal state gives equal bytes.
+    ///
+    /// # Errors
+    /// `Worker` after a call that a worker failed in.
     pub fn checkpoint(&self) -> Result<Vec<(String, Vec<u8>)>, EngineError> {
+        self.reduce.check()?;
         let mut files = self.policies.current.to_files()?;
         files.push((state::TRAINER_STATE_FILE.to_owned(), state::write_optimizer(&self.adam)?));
         files.push((state::CRITIC_FILE.to_owned(), state::write_critic(&self.critic)?));
@@ -273,4 +377,17 @@ impl Trainer {
         })?;
         self.critic.remember(batch, &Tensor::f_cat(&parts, 0)?)
     }
+}
+
+impl Drop for Trainer {
+    fn drop(&mut self) {
+        // The others forget it too; if they are gone, they have.
+        let _ = self.reduce.announce(|trainer| Call::Close { trainer }, &[]);
+    }
+}
+
+/// What all workers add up: gradients, and sums over tokens.
+fn summed(parameters: &[Tensor], sums: Option<Tensor>) -> Result<Vec<Tensor>, EngineError> {
+    let gradients = parameters.iter().map(Tensor::f_grad).collect::<Result<Vec<_>, _>>()?;
+    Ok(gradients.into_iter().chain(sums).collect())
 }

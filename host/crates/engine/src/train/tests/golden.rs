@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use tch::{Device, Kind, Tensor};
 
-use super::super::accumulate::{Pass, References, Tally, accumulate_micro_batch};
+use super::super::accumulate::{Pass, References, accumulate_micro_batch};
 use super::super::batch::{Batch, Bounds, Columns};
 use super::super::passes::Passes;
 use super::super::plan::{Plan, PlannedTerm};
 use super::super::policies::Policies;
+use super::super::tally::Tally;
 use super::super::{Distillation, Divergence, Importance, KlPenalty, Support, TopKDistillation, TrainControl};
 use super::*;
 use crate::adapter::Lora;
@@ -166,7 +167,8 @@ fn every_objective_has_the_loss_and_the_gradient_that_pytorch_finds() {
     let lora = Lora::init(model.config(), &LoraConfig { rank: 1, alpha: 1.0, seed: 1, ..LoraConfig::default() })
         .expect("adapter");
     let policies = Policies::new(lora, None).expect("policies");
-    let passes = Passes { model, serving: Arc::new(ServingLoad::default()), threads: 1, control: TrainControl::new() };
+    let (serving, control) = (Arc::new(ServingLoad::default()), TrainControl::default());
+    let passes = Passes { model, serving, threads: 1, control, release: None, place: (0, 1) };
 
     let mut seen: BTreeMap<String, usize> = BTreeMap::new();
     for case in golden["cases"].as_array().expect("cases") {
@@ -180,9 +182,10 @@ fn every_objective_has_the_loss_and_the_gradient_that_pytorch_finds() {
             penalties: vec![(Policy::Base, logt_n.shallow_clone())],
             teachers: teachers.map(|teacher| (teacher, teacher_nv.shallow_clone())).collect(),
         };
-        let mut tally = Tally::default();
-        accumulate_micro_batch(&pass, &plan, &references, &mut tally).expect("pass");
-        let loss = tally.metrics(&plan, 1.0)["loss"];
+        let mut tally = Tally::new().expect("sums");
+        let logp_n = accumulate_micro_batch(&pass, &plan, &references, &mut tally).expect("pass");
+        assert_eq!(logp_n.size(), [batch.response_tokens as i64]);
+        let loss = tally.metrics(&plan, 1.0, false).expect("metrics")["loss"];
         let gradient = Vec::<f32>::try_from(pass.hidden_nd.grad().flatten(0, -1)).expect("f32");
         for precision in ["f64", "f32"] {
             let want = case[precision]["loss"].as_f64().expect("a loss");

@@ -1,5 +1,6 @@
 //! Sums of objectives, penalties, recomputed ratios and the moving average.
 
+use super::super::fixture::alone;
 use super::super::{EMA_FILE, KlPenalty, RatioSource};
 use super::*;
 use crate::lora_config::LoraConfig;
@@ -256,8 +257,7 @@ fn resuming_with_a_moving_average_equals_not_stopping() {
     assert!(opened.expect_err("refused").to_string().contains(EMA_FILE));
     let rank_2 = LoraConfig { rank: 2, alpha: 4.0, seed: 1, ..LoraConfig::default() };
     let average_only = without(&files, &[CONFIG_FILE, WEIGHTS_FILE, TRAINER_STATE_FILE, CRITIC_FILE]);
-    let load = || (Arc::new(ServingLoad::default()), 2);
-    let opened = Trainer::over(Arc::clone(&model), load(), &rank_2, Some(&average_only));
+    let opened = Trainer::over(Arc::clone(&model), alone(Arc::default()), &rank_2, &average_only);
     assert!(opened.expect_err("refused").to_string().contains("ema.safetensors: parameter.00000"));
 }
 
