@@ -63,6 +63,15 @@ pub(crate) struct ChatTemplate {
     opens_reasoning: bool,
 }
 
+/// Tokens of a text: those of its beginning, and of the rest as many as it lets one expect.
+pub(crate) fn counted(
+    text: &str,
+    count: impl FnOnce(&str) -> Result<usize, EngineError>,
+) -> Result<usize, EngineError> {
+    let part = text.get(..text.floor_char_boundary(COUNTED_BYTES_MAX)).unwrap_or(text);
+    Ok(count(part)?.saturating_mul(text.len()).div_ceil(part.len().max(1)))
+}
+
 /// What of a tokenizer a template's text depends on.
 struct Spelling<'a> {
     control: &'a Control,
@@ -140,9 +149,7 @@ impl ChatTemplate {
     pub fn count_turns(&self, conversation: Conversation<'_>, tokenizer: &Tokenizer) -> Result<usize, EngineError> {
         let spelling = Spelling { control: tokenizer.control(), bos: &tokenizer.bos_text, eos: &tokenizer.eos_text };
         let (text, marker) = self.text(conversation, &spelling)?;
-        let part = text.get(..text.floor_char_boundary(COUNTED_BYTES_MAX)).unwrap_or(&text);
-        let counted = tokenise(part, tokenizer, marker, usize::MAX)?.len();
-        Ok(counted.saturating_mul(text.len()).div_ceil(part.len().max(1)))
+        counted(&text, |part| Ok(tokenise(part, tokenizer, marker, usize::MAX)?.len()))
     }
 
     /// What the template makes of a conversation, and the marker that breaks the spellings of control tokens in it.

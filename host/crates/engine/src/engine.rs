@@ -14,7 +14,7 @@ use tokio::sync::mpsc::Receiver;
 #[cfg(test)]
 use crate::adapter::Lora;
 use crate::adapter::{Adapter, PAIRS};
-use crate::chat::{ChatTemplate, Conversation, Variables};
+use crate::chat::{ChatTemplate, Conversation, Variables, counted};
 use crate::checkpoint::{Checkpoint, unsupported};
 use crate::error::EngineError;
 use crate::guide::{Constraint, Guide, Vocabulary};
@@ -250,6 +250,11 @@ impl Engine {
     pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>, EngineError> {
         let (fewest, max) = (self.0.tokenizer.fewest(text), self.0.info.context_length);
         if fewest >= max { Err(EngineError::ContextExceeded { prompt: fewest, max }) } else { self.encode(text) }
+    }
+
+    /// Tokens of plain text; of a very long one, what its beginning lets one expect.
+    pub fn count(&self, text: &str) -> Result<usize, EngineError> {
+        counted(text, |part| Ok(self.encode(part)?.len()))
     }
 
     /// Requests of one tenant that may wait.

@@ -31,13 +31,9 @@ pub(super) fn render(engine: &Engine, ask: &Ask, dialect: Dialect) -> Result<Vec
 /// How many tokens the prompt has, also of one that does not fit. Blocks while it is tokenised.
 pub(super) fn count(engine: &Engine, ask: &Ask, dialect: Dialect) -> Result<usize, ProviderError> {
     let Input::Turns(turns) = &ask.input else { return render(engine, ask, dialect).map(|prompt| prompt.len()) };
-    let mut read = Read::new(engine, ask, turns, dialect)?;
-    if !read.begun.is_empty() {
-        // What begins the answer is counted as a turn of its own, which is a few tokens more.
-        let content = std::mem::take(&mut read.begun);
-        read.turns.push(ChatTurn { role: "assistant".to_owned(), content, ..ChatTurn::default() });
-    }
-    engine.count_turns(read.conversation()).map_err(|error| refused(error, dialect))
+    let read = Read::new(engine, ask, turns, dialect)?;
+    let counted = engine.count_turns(read.conversation()).and_then(|turns| Ok(turns + engine.count(&read.begun)?));
+    counted.map_err(|error| refused(error, dialect))
 }
 
 /// Ids that the client has chosen.
