@@ -20,10 +20,11 @@ impl Scenarios {
         let learning = tokio::time::timeout(LEARNER_WAIT, scenario.learning.lock()).await;
         let _learning = learning.map_err(|_| ScenarioError::Learning(name.clone()))?;
         let _minting = scenario.minting.lock().await;
-        self.store.forget_scenario(&tenant, &name).await?;
+        let left = self.store.forget_scenario(&tenant, &name).await?;
         scenario.retire();
         self.open.write().await.remove(&scenario.key);
         let repo = self.repo.clone();
-        blocking(move || repo.forget(&tenant, &name)).await
+        let pruned = blocking(move || repo.forget(&tenant, &name)).await?;
+        left.map_or(Ok(pruned), |error| Err(error.into()))
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use reef_core::{Inference, ReleaseOrigin, ScenarioName, Tag};
-use reef_store::{Cause, Commit, Erased, ScenarioSettings, Selector, StoreError};
+use reef_store::{Cause, Commit, Erased, ScenarioSettings, Selector, StepInputs, StoreError};
 
 use crate::fixture::{
     Fixture, NOW_MS, failed, id, ids, inference, name, release, release_id, released, report, step, tenant, usable,
@@ -130,7 +130,11 @@ async fn a_forgotten_scenario_leaves_nothing_and_its_name_begins_anew() {
     secret.request = serde_json::json!({ "messages": [{ "role": "user", "content": "zanzibar-4711" }] });
     fixture.answer(secret).await;
     fixture.report(report("g-1", &["r-1"])).await.expect("graded");
-    fixture.store.forget_scenario(&tenant(), &name()).await.expect("forgotten");
+    let running = step(1, &fixture.base, &["g-1"]);
+    fixture.store.begin_step(&tenant(), &name(), &running, Some(&StepInputs::default())).await.expect("begun");
+    let (ended, commit) = released(&running, &release(1, Some(&fixture.base), ReleaseOrigin::Step { step: 1 }));
+    fixture.finish(&ended, commit).await.expect("ended");
+    assert_eq!(fixture.store.forget_scenario(&tenant(), &name()).await.expect("forgotten"), None);
     fixture.reopen().await;
     assert!(!is_there(&fixture, "r-1").await && !is_there(&fixture, "g-1").await);
     assert!(fixture.store.scenario(&tenant(), &name()).await.expect("read").is_none());

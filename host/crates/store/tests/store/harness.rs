@@ -224,3 +224,12 @@ async fn the_receipts_of_a_session_are_those_of_its_conversation() {
     assert_eq!(receipts("s-1", 1).await, ["r-4"], "the latest");
     assert!(receipts("s-3", 10).await.is_empty());
 }
+
+#[tokio::test]
+async fn a_scenario_with_a_proposal_can_be_forgotten() {
+    let (fixture, empty) = with_harness().await;
+    let change = harness(101, Some(&empty), ReleaseOrigin::Proposal { id: id("p-1") });
+    hold(&fixture, "p-1", &change).await.expect("held");
+    assert_eq!(fixture.store.forget_scenario(&tenant(), &name()).await.expect("forgotten"), None);
+    assert!(fixture.store.scenario(&tenant(), &name()).await.expect("read").is_none());
+}
