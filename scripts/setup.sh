@@ -2,7 +2,8 @@
 # Installs what Reef needs and is missing, under .deps/ of this checkout: the
 # wasm32-wasip2 target, libtorch 2.13.0 (CPU) and the default model. Safe to run
 # again: finished parts are recognised and skipped, broken downloads resume.
-# With --tests also what only the tests use: published clients for Python and Node.js, git-lfs and a registry server.
+# With --tests also what only the tests use: published clients for Python and Node.js, agent programs, git-lfs and a
+# registry server.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 deps="$PWD/.deps"
@@ -122,7 +123,7 @@ if [ "${1:-}" = "--tests" ]; then
   if [ "$(cat "$clients/pins" 2>/dev/null)" != "$pins" ]; then
     need npm "install Node.js with npm (Debian: apt-get install npm)"
     [ "$(uname -sm)" = "Linux x86_64" ] || fail "the pinned Node.js is for Linux x86_64, and this is $(uname -sm); run the tests on such a machine"
-    say "installing the Node.js clients that the tests drive: tests/clients/package-lock.json (320 MB on disk)"
+    say "installing the Node.js clients and agent programs that the tests drive: tests/clients/package-lock.json (1 GB on disk)"
     rm -rf "$clients.part"
     mkdir "$clients.part"
     cp tests/clients/package.json tests/clients/package-lock.json "$clients.part/"

@@ -1,6 +1,7 @@
 //! Published clients from their registries, unchanged, against a running server.
 
 mod pi;
+mod programs;
 mod scripted;
 mod sdks;
 

@@ -1,5 +1,5 @@
-//! A provider that answers by a script: one model is always busy, the other calls a tool that writes a file and, once
-//! it is given the result, says so. It speaks the dialect `chat`, streamed, and keeps what it was sent.
+//! A provider that answers by a script: one model is always busy, the other calls a tool that writes a file, where it is
+//! offered one, and, once it is given the result, says so. It speaks the dialect `chat` and keeps what it was sent.
 
 use std::sync::{Arc, Mutex};
 
@@ -20,31 +20,44 @@ pub const MODEL: &str = "scripted-model";
 pub const BUSY: &str = "busy";
 /// Seconds after which the busy model wants to be asked again.
 pub const RETRY_AFTER_S: &str = "7";
-/// The tool that is called.
-pub const TOOL: &str = "write";
+/// The file that the tool writes, in the folder of the agent, and what it holds then.
+pub const FILE: &str = "hello.txt";
+pub const CONTENT: &str = "written by the tool\n";
 /// What the model says in the end.
 pub const SAID: [&str; 2] = ["The file ", "is written."];
 
 /// What the provider was sent.
 pub type Seen = Arc<Mutex<Vec<(HeaderMap, Value)>>>;
 
-/// The arguments of the call.
-pub fn arguments() -> Value {
-    json!({ "path": "hello.txt", "content": "written by the tool\n" })
+/// The tool among those that are offered which writes a file, and its arguments.
+fn call(offered: &Value) -> Option<(&str, Value)> {
+    offered.as_array()?.iter().find_map(|tool| {
+        let function = &tool["function"];
+        let takes = |name: &&str| function["parameters"]["properties"].get(*name).is_some();
+        match function["name"].as_str()? {
+            name @ ("write" | "Write") => {
+                let path = ["path", "filePath", "file_path"].into_iter().find(takes)?;
+                Some((name, json!({ path: FILE, "content": CONTENT })))
+            }
+            name @ "exec_command" => Some((name, json!({ "cmd": format!("printf '%s' '{CONTENT}' >{FILE}") }))),
+            _ => None,
+        }
+    })
 }
 
-/// A server with the provider's models beside its own; it wants the token.
+/// A server with the provider's models beside its own, of which agents ask for the one that calls; it wants the token.
 pub async fn host() -> (TestHost, Seen) {
     let (url, seen) = provider().await;
     let section = json!({ "url": url, "models": { MODEL: MODEL, BUSY: BUSY }, "retries_max": 0 });
     let host = TestHost::start(|config| {
         config.providers.insert("scripted".to_owned(), serde_json::from_value(section).expect("a section"));
+        config.harness.model = Some(MODEL.to_owned());
         config.auth.tokens = vec![TokenEntry {
             sha256: Some(sha256_hex(TOKEN.as_bytes())),
             env: None,
             name: None,
             tenant: TenantId::parse("acme").expect("a tenant"),
-            scopes: vec![Scope::Infer, Scope::Read],
+            scopes: vec![Scope::Infer, Scope::Report, Scope::Read, Scope::Admin],
             default_scenario: None,
             scenarios: None,
         }];
@@ -78,16 +91,33 @@ fn answer(body: &Value) -> Response {
         return (StatusCode::TOO_MANY_REQUESTS, headers, told.to_string()).into_response();
     }
     let turns = body["messages"].as_array().expect("messages");
-    let frames = if turns.iter().any(|turn| turn["role"] == "tool") { says() } else { calls() };
+    let done = turns.iter().any(|turn| turn["role"] == "tool");
+    if body["stream"] != true {
+        return ([(header::CONTENT_TYPE, "application/json")], whole().to_string()).into_response();
+    }
+    let frames = match call(&body["tools"]) {
+        Some((tool, arguments)) if !done => calls(tool, &arguments.to_string()),
+        _ => says(),
+    };
     let stream: String = frames.iter().map(|frame| format!("data: {frame}\n\n")).collect();
     ([(header::CONTENT_TYPE, "text/event-stream")], stream + "data: [DONE]\n\n").into_response()
 }
 
-fn calls() -> Vec<Value> {
-    let arguments = arguments().to_string();
+/// What it says where no stream is asked for; no agent here calls a tool so.
+fn whole() -> Value {
+    let message = json!({ "role": "assistant", "content": SAID.concat() });
+    json!({ "id": "c", "object": "chat.completion", "created": 1, "model": MODEL, "usage": usage(),
+            "choices": [{ "index": 0, "message": message, "finish_reason": "stop" }] })
+}
+
+fn usage() -> Value {
+    json!({ "prompt_tokens": 30, "completion_tokens": 12, "total_tokens": 42 })
+}
+
+fn calls(tool: &str, arguments: &str) -> Vec<Value> {
     let (first, second) = arguments.split_at(arguments.len() / 2);
     let opened =
-        json!({ "index": 0, "id": "call_1", "type": "function", "function": { "name": TOOL, "arguments": "" } });
+        json!({ "index": 0, "id": "call_1", "type": "function", "function": { "name": tool, "arguments": "" } });
     let argued = |piece: &str| json!({ "tool_calls": [{ "index": 0, "function": { "arguments": piece } }] });
     let begun = json!({ "role": "assistant", "content": null, "tool_calls": [opened] });
     ended(vec![begun, argued(first), argued(second)], "tool_calls")
@@ -104,7 +134,7 @@ fn ended(deltas: Vec<Value>, reason: &str) -> Vec<Value> {
         deltas.into_iter().map(|delta| frame(json!([{ "index": 0, "delta": delta, "finish_reason": null }]))).collect();
     frames.push(frame(json!([{ "index": 0, "delta": {}, "finish_reason": reason }])));
     let mut counted = frame(json!([]));
-    counted["usage"] = json!({ "prompt_tokens": 30, "completion_tokens": 12, "total_tokens": 42 });
+    counted["usage"] = usage();
     frames.push(counted);
     frames
 }
