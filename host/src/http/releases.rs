@@ -18,6 +18,7 @@ use super::error::ApiError;
 use super::params::{Path, Query};
 use super::scenarios::Management;
 use crate::config::Scope;
+use crate::jobs::surface;
 use crate::scenarios::{Scenario, promoted, to_the_end};
 
 /// Steps of one listing.
@@ -184,9 +185,10 @@ pub async fn reject(State(management): State<Management>, target: Target) -> Res
 #[derive(Debug, Deserialize)]
 pub struct StepsQuery {
     limit: Option<u32>,
+    surface: Option<Surface>,
 }
 
-/// `GET …/steps`, newest first.
+/// `GET …/steps`, newest first; with `surface`, those of it among the last thousand.
 pub async fn steps(
     State(management): State<Management>,
     caller: Caller,
@@ -195,7 +197,18 @@ pub async fn steps(
 ) -> Result<Json<Value>, ApiError> {
     let scenario = management.open(&caller, Scope::Read, &name).await?;
     let limit = query.limit.unwrap_or(STEPS_MAX).clamp(1, STEPS_MAX);
-    let steps = management.store.steps(&scenario.key.0, &scenario.key.1, limit).await?;
+    let looked_at = if query.surface.is_some() { STEPS_MAX } else { limit };
+    let mut steps = management.store.steps(&scenario.key.0, &scenario.key.1, looked_at).await?;
+    if let Some(wanted) = query.surface {
+        let mut kept = Vec::new();
+        for step in steps {
+            if surface::of_step(&management.store, &scenario.key, &step).await? == wanted {
+                kept.push(step);
+            }
+        }
+        steps = kept;
+        steps.truncate(limit as usize);
+    }
     Ok(Json(json!({ "scenario": scenario.key.1, "steps": steps })))
 }
 

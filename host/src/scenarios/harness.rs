@@ -109,9 +109,11 @@ impl Scenarios {
         let head = self.harness(scenario).await?;
         let _minting = scenario.minting.lock().await;
         let (tenant, name) = &scenario.key;
-        self.harness_release(scenario, of).await?;
+        let source = self.harness_release(scenario, of).await?;
         let files = self.files(of).await?.into_iter().map(|(path, bytes)| ReleaseFile { path, bytes }).collect();
-        let manifest = self.harness_manifest(&scenario.key, Some(&head), why);
+        // The same content was measured: with which weights, and on what, goes on to be said.
+        let evaluation = source.release.manifest.evaluation;
+        let manifest = ReleaseManifest { evaluation, ..self.harness_manifest(&scenario.key, Some(&head), why) };
         let release = self.write(manifest, files).await?;
         self.store.append_release(tenant, name, &release, Some(&head.release_id)).await?;
         self.align_harness(scenario).await;

@@ -46,6 +46,7 @@ use crate::episodes::Passes;
 use crate::provider::embedded::{self, Terms};
 use crate::provider::{Answering, Passed, Providers, Upstream};
 use crate::receipts::Receipts;
+use crate::recipes::Manifests;
 use crate::scenarios::{Scenario, Scenarios, Served};
 use crate::telemetry;
 
@@ -72,8 +73,8 @@ pub struct Serving {
     pub sessions: Sessions,
     /// Tokens of episodes.
     pub passes: Passes,
-    /// Alternatives of a token that the server's recipe wants recorded, of a scenario whose learner has not begun.
-    pub top_k: u32,
+    /// What the server's recipes want recorded, of a scenario whose learner has not begun.
+    pub manifests: Manifests,
 }
 
 /// `POST /v1/chat/completions`
@@ -140,7 +141,7 @@ async fn answer(
         envelope,
         store: serving.store.clone(),
         recorded,
-        top_k: scenario.recipe().map_or(serving.top_k, |now| now.recipe.manifest().top_k),
+        top_k: serving.manifests.top_k(&scenario),
         in_flight: serving.receipts.register(&scenario.key, &receipt),
         scenario,
         served,
