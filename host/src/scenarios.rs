@@ -5,6 +5,7 @@
 mod forgetting;
 mod harness;
 mod minting;
+mod policies;
 mod rollouts;
 mod side;
 
@@ -20,6 +21,7 @@ use tokio::sync::RwLock as AsyncRwLock;
 
 pub use self::harness::HarnessContent;
 pub use self::minting::promoted;
+pub use self::policies::{LivePolicy, policy_files};
 pub use self::rollouts::LiveRollout;
 pub use self::side::{InUse, LearnerStatus, Side};
 use crate::clock::now_ms;
@@ -64,6 +66,7 @@ pub struct Scenario {
     weights: Side,
     harness: Side,
     router: Side,
+    policy: RwLock<Option<Arc<LivePolicy>>>,
     /// Held by a learner for a turn, so that the surfaces take turns, and by whoever exchanges a recipe between two.
     pub learning: tokio::sync::Mutex<()>,
     /// Held by whoever is about to mint a release in this scenario.
@@ -183,6 +186,14 @@ pub enum ScenarioError {
     /// The stored harness of a release does not read.
     #[error("the harness of release {release} cannot be read: {problem}; roll back to another release")]
     Harness {
+        /// The release.
+        release: ReleaseId,
+        /// What is wrong.
+        problem: String,
+    },
+    /// The stored policy of a release does not read.
+    #[error("the routing policy of release {release} cannot be read: {problem}; roll back to another release")]
+    Policy {
         /// The release.
         release: ReleaseId,
         /// What is wrong.
@@ -347,6 +358,7 @@ impl Scenarios {
             weights: Side::default(),
             harness: Side::default(),
             router: Side::default(),
+            policy: RwLock::default(),
             learning: tokio::sync::Mutex::default(),
             minting: tokio::sync::Mutex::default(),
             retired: AtomicBool::new(false),
@@ -355,7 +367,9 @@ impl Scenarios {
             self.take(&scenario, detour).await?;
         }
         self.resume_rollout(&scenario).await?;
-        self.align_harness(&scenario).await;
+        self.align(&scenario, Surface::Harness).await;
+        self.align(&scenario, Surface::Router).await;
+        self.apply_policy(&scenario).await;
         self.open.write().await.insert(key, Arc::clone(&scenario));
         // A full queue only means that learners start later; the receiver takes all of them.
         let _ = self.opened.send(Arc::clone(&scenario)).await;

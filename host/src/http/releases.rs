@@ -136,7 +136,8 @@ pub async fn rollback(State(management): State<Management>, target: Target) -> R
     mint(management, target, origin).await
 }
 
-/// `POST …/promote {release_id}`: serves a held candidate, or accepts a change of the harness that waits.
+/// `POST …/promote {release_id}`: serves a held candidate, or accepts a change of the harness or of the routing
+/// policy that waits.
 pub async fn promote(State(management): State<Management>, target: Target) -> Result<Json<Value>, ApiError> {
     let origin = match (target.status, &target.origin) {
         // A change of the harness is one of a certain head, whoever proposed it.
@@ -167,8 +168,8 @@ async fn mint(management: Management, target: Target, origin: ReleaseOrigin) -> 
     let minted = async move {
         let Target { scenario, release, surface, .. } = target;
         match surface {
-            Surface::Harness => management.scenarios.mint_harness_copy(&scenario, &release, why).await,
-            Surface::Weights | Surface::Router => management.scenarios.mint_copy(&scenario, &release, why).await,
+            Surface::Harness | Surface::Router => management.scenarios.mint_copy_beside(&scenario, &release, why).await,
+            Surface::Weights => management.scenarios.mint_copy(&scenario, &release, why).await,
         }
     };
     Ok(Json(json!(to_the_end(minted).await?)))

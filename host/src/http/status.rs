@@ -185,6 +185,7 @@ async fn scenario_status(store: &Store, scenario: &Scenario, learns: bool) -> Re
         "tenant": tenant,
         "scenario": name,
         "head": { "release_id": served.release.release_id, "content_id": served.release.content_id, "sequence": served.release.manifest.sequence },
+        "router": scenario.policy().map(|live| json!({ "release_id": live.release, "rules": live.policy.rules.len() })),
         "harness": harness.map(|head| harness_status(&head, &served.release)),
         "training_mode": scenario.settings().training_mode,
         "rollout": scenario.rollout().map(|live| json!(live.rollout)),

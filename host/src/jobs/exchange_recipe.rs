@@ -153,7 +153,7 @@ impl Exchange {
         let shadow = self.shadow(scenario, &recipe).await?;
         self.recipes.keep(bytes, &recipe).await?;
         let _between_steps = self.between_steps(scenario).await?;
-        self.settle(scenario).await?;
+        self.settle(scenario, surface).await?;
         self.check_name(scenario, &recipe)?;
         let before = scenario.side(surface).recipe();
         if let Some(same) = before.as_ref().filter(|before| before.recipe.digest() == recipe.digest()) {
@@ -194,7 +194,7 @@ impl Exchange {
     /// Goes back to the recipe before, with its state as it was when it was replaced.
     pub async fn rollback(&self, scenario: &Scenario, surface: Surface) -> Result<Exchanged, ExchangeError> {
         let _between_steps = self.between_steps(scenario).await?;
-        self.settle(scenario).await?;
+        self.settle(scenario, surface).await?;
         self.back((scenario, surface), UseReason::Rollback, String::new()).await
     }
 

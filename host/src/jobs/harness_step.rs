@@ -280,7 +280,7 @@ impl Run<'_> {
         drop(minting);
         if released {
             metrics::counter!("reef_releases_total").increment(1);
-            self.workshop.scenarios.align_harness(&scenario).await;
+            self.workshop.scenarios.align(&scenario, Surface::Harness).await;
         }
         Ok(Ended { outcome: self.work.step.outcome.clone(), fault })
     }

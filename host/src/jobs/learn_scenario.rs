@@ -94,7 +94,11 @@ impl Learner {
         if scenario.is_retired() {
             return Ok(Turn::Again);
         }
-        self.workshop.exchange.settle(&scenario).await.map_err(|error| StepError::Recipe(error.to_string()))?;
+        self.workshop
+            .exchange
+            .settle(&scenario, self.surface)
+            .await
+            .map_err(|error| StepError::Recipe(error.to_string()))?;
         let Some(now) = self.side().recipe() else { return Ok(Turn::Wait) };
         if now.recipe.digest() != self.workshop.recipe.digest() {
             self.workshop.recipe = now.recipe;

@@ -10,14 +10,20 @@ use crate::scenarios::Scenario;
 
 impl Exchange {
     /// Finds the recipes that the scenario uses and puts each in its place; called by a learner before a turn.
-    pub async fn settle(&self, scenario: &Scenario) -> Result<(), ExchangeError> {
-        if surface::EVOLVED.into_iter().all(|surface| scenario.side(surface).is_settled()) {
+    /// What is wrong with the recipe of another surface is for its own learner to tell.
+    pub async fn settle(&self, scenario: &Scenario, asking: Surface) -> Result<(), ExchangeError> {
+        let settled = || surface::EVOLVED.into_iter().all(|surface| scenario.side(surface).is_settled());
+        if settled() {
             return Ok(());
         }
         for surface in surface::EVOLVED {
-            self.settle_on(scenario, surface).await?;
+            match self.settle_on(scenario, surface).await {
+                Err(error) if surface == asking => return Err(error),
+                Err(error) => tracing::warn!(scenario = %scenario.key.1, ?surface, %error, "recipe.settle"),
+                Ok(()) => {}
+            }
         }
-        self.learn_on_those(scenario).await
+        if settled() { self.learn_on_those(scenario).await } else { Ok(()) }
     }
 
     async fn settle_on(&self, scenario: &Scenario, surface: Surface) -> Result<(), ExchangeError> {
