@@ -20,7 +20,7 @@ async fn host() -> (TestHost, Caller, String) {
 
 async fn propose(caller: &Caller, rules: Value) -> Value {
     let body = json!({ "policy": { "rules": rules }, "reason": "hard ones need the teacher" });
-    caller.post(&caller.path("/router/proposals"), body).await.ok().body
+    caller.post(&caller.path("/router"), body).await.ok().body
 }
 
 /// Proposes rules and promotes them; the release that is applied then.
@@ -66,7 +66,7 @@ async fn without_a_release_nothing_is_routed_and_what_cannot_be_is_not_admitted(
         (json!({ "policy": { "rules": [{ "models": ["far"], "then": 1 }] }, "reason": "r" }), "policy"),
         (json!({ "policies": 1 }), "policies"),
     ] {
-        let refused = caller.post(&caller.path("/router/proposals"), body).await;
+        let refused = caller.post(&caller.path("/router"), body).await;
         assert_eq!((refused.status, &refused.body["error"]["param"]), (StatusCode::BAD_REQUEST, &json!(field)));
     }
     let forged = caller.request(Method::POST, CHAT).header("x-reef-tag-routing-rule", "1:far");
@@ -152,7 +152,7 @@ async fn a_policy_is_rejected_rolled_back_and_read_with_ordinary_tools() {
     caller.post(&caller.path("/rollback"), json!({ "release_id": first })).await.ok();
     assert_eq!(ask(&caller, "any", json!({})).await.ok().text(), "Hi there");
     let stale = json!({ "policy": { "rules": [] }, "reason": "late", "release_id": first });
-    let late = caller.post(&caller.path("/router/proposals"), stale).await;
+    let late = caller.post(&caller.path("/router"), stale).await;
     assert_eq!(late.status, StatusCode::CONFLICT, "a change of what is no longer the head: {}", late.body);
     host.stop().await;
 }

@@ -44,7 +44,7 @@ struct Proposed {
     base: Option<ReleaseId>,
 }
 
-/// `POST …/router/proposals {policy, reason, release_id}`
+/// `POST …/router {policy, reason, release_id}`
 pub async fn propose(
     State(serving): State<Serving>,
     caller: Caller,

@@ -9,7 +9,7 @@ use crate::key::Key;
 use crate::scrub::mark;
 use crate::sql::{self, Connection};
 
-/// Every table in which a scenario has rows, the scenario itself last.
+/// Every table in which a scenario has rows: those that refer to others before them, the scenario itself last.
 const DELETES: [&str; 16] = [
     "DELETE FROM records WHERE tenant = $1 AND scenario = $2",
     "DELETE FROM record_tags WHERE tenant = $1 AND scenario = $2",
@@ -17,15 +17,15 @@ const DELETES: [&str; 16] = [
     "DELETE FROM retractions WHERE tenant = $1 AND scenario = $2",
     "DELETE FROM samples WHERE tenant = $1 AND scenario = $2",
     "DELETE FROM sample_records WHERE tenant = $1 AND scenario = $2",
-    "DELETE FROM steps WHERE tenant = $1 AND scenario = $2",
     "DELETE FROM step_inputs WHERE tenant = $1 AND scenario = $2",
+    "DELETE FROM steps WHERE tenant = $1 AND scenario = $2",
+    "DELETE FROM proposals WHERE tenant = $1 AND scenario = $2",
     "DELETE FROM releases WHERE tenant = $1 AND scenario = $2",
     "DELETE FROM recipe_state WHERE tenant = $1 AND scenario = $2",
     "DELETE FROM held_out WHERE tenant = $1 AND scenario = $2",
     "DELETE FROM quarantine WHERE tenant = $1 AND scenario = $2",
     "DELETE FROM recipe_uses WHERE tenant = $1 AND scenario = $2",
     "DELETE FROM rollouts WHERE tenant = $1 AND scenario = $2",
-    "DELETE FROM proposals WHERE tenant = $1 AND scenario = $2",
     "DELETE FROM scenarios WHERE tenant = $1 AND name = $2",
 ];
 

@@ -27,7 +27,7 @@ pub async fn append(fixture: &Fixture, release: &Release, expected: Option<u32>)
     fixture.store.append_release(&tenant(), &name(), release, expected.map(release_id).as_ref()).await
 }
 
-async fn hold(fixture: &Fixture, text: &str, release: &Release) -> Result<HarnessProposal, StoreError> {
+pub async fn hold(fixture: &Fixture, text: &str, release: &Release) -> Result<HarnessProposal, StoreError> {
     fixture.store.hold_proposal(&tenant(), &name(), release, &proposal(text, release)).await
 }
 

@@ -2,10 +2,10 @@
 
 use proptest::prelude::*;
 use reef_core::{RecordId, ReleaseOrigin, Report, Surface};
-use reef_store::{Commit, Counts, RecipeUse, StoreError, UseReason};
+use reef_store::{Commit, Counts, RecipeUse, StepInputs, StoreError, UseReason};
 
 use crate::fixture::{Fixture, NOW_MS, failed, id, name, release, release_id, released, report, skipped, step, tenant};
-use crate::harness::{append, harness};
+use crate::harness::{append, harness, hold};
 
 const BOTH: [Surface; 2] = [Surface::Weights, Surface::Harness];
 
@@ -133,6 +133,20 @@ async fn each_surface_has_a_recipe_of_its_own() {
         assert_eq!(now, Some(RecipeUse { position, ..using(surface, digest) }));
     }
     assert_eq!(fixture.store.recipe_use(&tenant(), &name(), Surface::Router).await.expect("read"), None);
+}
+
+#[tokio::test]
+async fn a_scenario_that_learned_and_was_proposed_to_is_forgotten_whole() {
+    let fixture = both(1).await;
+    let trained = step(1, &fixture.base, &["g-1"]);
+    let inputs = StepInputs::default();
+    fixture.store.begin_step(&tenant(), &name(), &trained, Some(&inputs)).await.expect("begun");
+    fixture.finish(&skipped(&trained), Commit::default()).await.expect("ended");
+    let empty = harness(100, None, ReleaseOrigin::Base);
+    let waiting = harness(101, Some(&empty), ReleaseOrigin::Proposal { id: id("p-1") });
+    hold(&fixture, "p-1", &waiting).await.expect("it waits");
+    fixture.store.forget_scenario(&tenant(), &name()).await.expect("forgotten");
+    assert_eq!(fixture.store.scenario(&tenant(), &name()).await, Ok(None));
 }
 
 /// A turn of one surface: whose, how many samples it takes, and whether it fails.
