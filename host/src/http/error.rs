@@ -154,7 +154,8 @@ impl From<ScenarioError> for ApiError {
             ScenarioError::Release(_)
             | ScenarioError::Interrupted
             | ScenarioError::HeldOut(_)
-            | ScenarioError::Harness { .. } => Self::internal("the release repository failed", error),
+            | ScenarioError::Harness { .. }
+            | ScenarioError::Policy { .. } => Self::internal("the release repository failed", error),
         }
     }
 }

@@ -130,7 +130,7 @@ async fn import(
         });
     }
     let appended = feedback.store.import(&scenario.key.0, &scenario.key.1, read).await?;
-    scenario.wake.notify_one();
+    scenario.wake();
     let duplicates = appended.iter().filter(|record| record.duplicate).count();
     let last = appended.iter().map(|record| record.sequence).max();
     Ok(Json(json!({

@@ -18,6 +18,7 @@ use super::error::ApiError;
 use super::params::{Path, Query};
 use super::scenarios::Management;
 use crate::config::Scope;
+use crate::jobs::surface;
 use crate::scenarios::{Scenario, promoted, to_the_end};
 
 /// Steps of one listing.
@@ -135,7 +136,8 @@ pub async fn rollback(State(management): State<Management>, target: Target) -> R
     mint(management, target, origin).await
 }
 
-/// `POST …/promote {release_id}`: serves a held candidate, or accepts a change of the harness that waits.
+/// `POST …/promote {release_id}`: serves a held candidate, or accepts a change of the harness or of the routing
+/// policy that waits.
 pub async fn promote(State(management): State<Management>, target: Target) -> Result<Json<Value>, ApiError> {
     let origin = match (target.status, &target.origin) {
         // A change of the harness is one of a certain head, whoever proposed it.
@@ -166,8 +168,8 @@ async fn mint(management: Management, target: Target, origin: ReleaseOrigin) -> 
     let minted = async move {
         let Target { scenario, release, surface, .. } = target;
         match surface {
-            Surface::Harness => management.scenarios.mint_harness_copy(&scenario, &release, why).await,
-            Surface::Weights | Surface::Router => management.scenarios.mint_copy(&scenario, &release, why).await,
+            Surface::Harness | Surface::Router => management.scenarios.mint_copy_beside(&scenario, &release, why).await,
+            Surface::Weights => management.scenarios.mint_copy(&scenario, &release, why).await,
         }
     };
     Ok(Json(json!(to_the_end(minted).await?)))
@@ -184,9 +186,10 @@ pub async fn reject(State(management): State<Management>, target: Target) -> Res
 #[derive(Debug, Deserialize)]
 pub struct StepsQuery {
     limit: Option<u32>,
+    surface: Option<Surface>,
 }
 
-/// `GET …/steps`, newest first.
+/// `GET …/steps`, newest first; with `surface`, those of it among the last thousand.
 pub async fn steps(
     State(management): State<Management>,
     caller: Caller,
@@ -195,7 +198,18 @@ pub async fn steps(
 ) -> Result<Json<Value>, ApiError> {
     let scenario = management.open(&caller, Scope::Read, &name).await?;
     let limit = query.limit.unwrap_or(STEPS_MAX).clamp(1, STEPS_MAX);
-    let steps = management.store.steps(&scenario.key.0, &scenario.key.1, limit).await?;
+    let looked_at = if query.surface.is_some() { STEPS_MAX } else { limit };
+    let mut steps = management.store.steps(&scenario.key.0, &scenario.key.1, looked_at).await?;
+    if let Some(wanted) = query.surface {
+        let mut kept = Vec::new();
+        for step in steps {
+            if surface::of_step(&management.store, &scenario.key, &step).await? == wanted {
+                kept.push(step);
+            }
+        }
+        steps = kept;
+        steps.truncate(limit as usize);
+    }
     Ok(Json(json!({ "scenario": scenario.key.1, "steps": steps })))
 }
 

@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use reef_core::Report;
 use reef_intake::Redactor;
-use reef_sandbox::{Manifest, Recipe};
+use reef_sandbox::Manifest;
 use reef_store::Store;
 use serde_json::{Map, Value, json};
 use tracing::Instrument;
@@ -20,6 +20,7 @@ use super::redaction::redact_report;
 use crate::clock::now_ms;
 use crate::config::Scope;
 use crate::receipts::Receipts;
+use crate::recipes::Manifests;
 use crate::scenarios::{Scenario, Scenarios};
 use crate::telemetry;
 
@@ -39,8 +40,8 @@ pub struct Feedback {
     pub receipts: Receipts,
     /// How long to wait for those.
     pub receipt_wait: Duration,
-    /// Manifest of the server's recipe, whose report fields are checked here.
-    pub manifest: Option<Arc<Manifest>>,
+    /// Manifests of the server's recipes, whose report fields are checked here.
+    pub manifests: Manifests,
     /// Takes secrets out before anything is stored.
     pub redactor: Arc<Redactor>,
 }
@@ -71,8 +72,7 @@ pub async fn report(
     let name = &scenario.key.1;
     let body = of_session(&feedback, &scenario, body).await?;
     let mut report = Report::from_body(&body, now_ms())?;
-    let own = scenario.recipe().map(|now| now.recipe);
-    if let Some(manifest) = own.as_ref().map(Recipe::manifest).or(feedback.manifest.as_deref()) {
+    for manifest in feedback.manifests.of(Some(&scenario)).values() {
         hand_words_over(manifest, &mut report);
         manifest.check_metadata(&report.metadata).map_err(|problem| ApiError::invalid("metadata", problem))?;
     }
@@ -92,7 +92,7 @@ pub async fn report(
     let appended = feedback.store.append_report(&scenario.key.0, &scenario.key.1, report).instrument(span).await?;
     if !appended.duplicate {
         metrics::counter!("reef_reports_total").increment(1);
-        scenario.wake.notify_one();
+        scenario.wake();
     }
     Ok(Json(json!({ "agent_record_id": id, "scenario": name, "request_type": "report" })))
 }

@@ -24,12 +24,17 @@ use super::replay_harness::NOT_ADMITTED;
 use super::run_step::{Ended, HEAD_MOVED, StepError, Work, Workshop, context, guest_state};
 use super::step_context::{overlaid, transcript};
 use super::step_harness::{CANDIDATE, Made, StepHarness};
+use super::surface::weights_moved;
 use super::transcript::{Recorder, Recording as ModelsRecording};
 use crate::episodes::{Bench, ReleaseMode};
 use crate::scenarios::{HarnessContent, ScenarioError};
 
 /// Why a candidate that passed waits.
 pub const REVIEWED: &str = "; held, because a person releases harnesses here (harness.release)";
+
+/// Why a step fails when somebody moved the weights with which it measured.
+pub const WEIGHTS_MOVED: &str =
+    "the weights moved while the step measured a harness with them; its samples go back to the pool";
 
 /// How the names of the host's counts of episodes begin.
 pub const PLAYED: &str = "episodes/";
@@ -229,8 +234,13 @@ impl Run<'_> {
         let minting = scenario.minting.lock().await;
         let (tenant, name) = &scenario.key;
         let head = self.workshop.store.harness_head(tenant, name).await?;
-        let moved = head.is_none_or(|head| head.release_id != self.work.step.parent);
-        let decided = if moved { Decided::Fail(HEAD_MOVED.to_owned(), None) } else { decided };
+        let decided = if head.is_none_or(|head| head.release_id != self.work.step.parent) {
+            Decided::Fail(HEAD_MOVED.to_owned(), None)
+        } else if weights_moved(&scenario, &self.work.step) {
+            Decided::Fail(WEIGHTS_MOVED.to_owned(), None)
+        } else {
+            decided
+        };
         let recipe = self.workshop.recipe.manifest().name.clone();
         let mut commit = Commit { state: std::mem::take(&mut self.state), recipe, ..Commit::default() };
         let mut fault = None;
@@ -270,7 +280,7 @@ impl Run<'_> {
         drop(minting);
         if released {
             metrics::counter!("reef_releases_total").increment(1);
-            self.workshop.scenarios.align_harness(&scenario).await;
+            self.workshop.scenarios.align(&scenario, Surface::Harness).await;
         }
         Ok(Ended { outcome: self.work.step.outcome.clone(), fault })
     }

@@ -204,5 +204,5 @@ async fn hold(
         session: asked.session,
         created_at_ms: now_ms(),
     };
-    Ok(scenarios.hold_harness(scenario, (head, content), proposal, (origin, reason)).await?)
+    Ok(scenarios.hold_change(scenario, (head, content.to_files()), proposal, (origin, reason)).await?)
 }

@@ -193,7 +193,7 @@ impl Scenarios {
         tracing::info!(scenario = %name, release.id = %live.rollout.release, ?outcome, reason = end.reason, "rollout.end");
         let ended = self.store.end_rollout(tenant, name, live.rollout.number, &end).await?;
         scenario.set_rollout(None);
-        scenario.wake.notify_one();
+        scenario.wake();
         Ok(ended)
     }
 }

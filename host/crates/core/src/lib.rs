@@ -11,6 +11,7 @@ mod name;
 mod record;
 mod release;
 mod rollout;
+mod routing;
 mod sample;
 mod step;
 
@@ -33,5 +34,6 @@ pub use rollout::{
     Arm, ArmFigures, CanaryPlan, CanaryVerdict, Rollout, RolloutEnd, RolloutFigures, RolloutOutcome, RolloutPlan,
     Sticky,
 };
+pub use routing::{RouteCondition, RouteFacts, RoutingPolicy, RoutingRule};
 pub use sample::{AssemblyError, Sample, Trajectory, Turn, TurnSpan, assemble, lag};
 pub use step::{CallReport, Step, StepOutcome};

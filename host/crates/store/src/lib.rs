@@ -41,6 +41,7 @@ mod sqlite;
 mod state;
 mod steps;
 mod store;
+mod surfaces;
 mod trajectory;
 mod transfer;
 mod writer;

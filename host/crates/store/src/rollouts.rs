@@ -93,7 +93,9 @@ impl Store {
                    JOIN sample_records AS named ON named.tenant = r.tenant AND named.scenario = r.scenario \
                      AND named.record = r.id \
                    JOIN samples AS graded ON graded.tenant = named.tenant AND graded.scenario = named.scenario \
-                     AND graded.report = named.report \
+                     AND graded.report = named.report AND graded.surface = ( \
+                       SELECT MIN(one.surface) FROM samples AS one WHERE one.tenant = named.tenant \
+                         AND one.scenario = named.scenario AND one.report = named.report) \
                    WHERE arm.tenant = $1 AND arm.scenario = $2 AND arm.tag = $3 AND arm.value = $4 \
                      AND graded.score IS NOT NULL AND graded.amended_by IS NULL AND NOT EXISTS ( \
                        SELECT 1 FROM retractions AS back WHERE back.tenant = graded.tenant \

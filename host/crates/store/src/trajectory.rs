@@ -2,7 +2,8 @@
 //! Pure: `samples.rs` reads the rows. Reasons read `kind: detail`, so that they can be counted by kind.
 
 use reef_core::{
-    Alternatives, AssemblyError, RecordId, ReleaseId, Sample, TokenTrace, Trajectory, Turn, assemble, sha256_hex,
+    Alternatives, AssemblyError, RecordId, ReleaseId, Sample, Surface, TokenTrace, Trajectory, Turn, assemble,
+    sha256_hex,
 };
 use serde_json::{Map, Value};
 
@@ -66,6 +67,14 @@ pub(crate) enum Forming<'a> {
 }
 
 impl Forming<'_> {
+    /// Whose samples have this form.
+    pub(crate) fn surface(self) -> Surface {
+        match self {
+            Self::Tokens => Surface::Weights,
+            Self::Texts(_) => Surface::Harness,
+        }
+    }
+
     /// Forms the sample; `exchanges` in the order in which they happened.
     pub(crate) fn form(self, graded: Graded, exchanges: &[Exchange]) -> Result<Sample, Unusable> {
         match self {

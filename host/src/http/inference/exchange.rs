@@ -229,8 +229,8 @@ impl Exchange {
         };
         self.in_flight.settle();
         metrics::counter!("reef_requests_total", "status" => status_name(status)).increment(1);
-        if self.scenario.recipe().is_some_and(|now| now.recipe.exports().live) {
-            self.scenario.wake.notify_one();
+        if self.scenario.recipes().any(|(_, now)| now.recipe.exports().live) {
+            self.scenario.wake();
         }
         stored.map(drop)
     }

@@ -60,5 +60,8 @@ mod server;
 #[path = "../store/steps.rs"]
 mod steps;
 #[cfg(test)]
+#[path = "../store/surfaces.rs"]
+mod surfaces;
+#[cfg(test)]
 #[path = "../store/transfer.rs"]
 mod transfer;

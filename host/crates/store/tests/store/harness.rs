@@ -6,7 +6,7 @@ use reef_store::{HarnessProposal, RecordBody, RecordKind, ReleaseStatus, Selecto
 use crate::fixture::{Fixture, NOW_MS, id, inference, name, release, release_id, tenant};
 
 /// A harness release that follows `parent`; its id is told from those of weights by its number.
-fn harness(n: u32, parent: Option<&Release>, origin: ReleaseOrigin) -> Release {
+pub fn harness(n: u32, parent: Option<&Release>, origin: ReleaseOrigin) -> Release {
     let mut made = release(n, parent, origin);
     made.manifest.surface = Surface::Harness;
     made
@@ -23,11 +23,11 @@ fn proposal(text: &str, of: &Release) -> HarnessProposal {
     }
 }
 
-async fn append(fixture: &Fixture, release: &Release, expected: Option<u32>) -> Result<(), StoreError> {
+pub async fn append(fixture: &Fixture, release: &Release, expected: Option<u32>) -> Result<(), StoreError> {
     fixture.store.append_release(&tenant(), &name(), release, expected.map(release_id).as_ref()).await
 }
 
-async fn hold(fixture: &Fixture, text: &str, release: &Release) -> Result<HarnessProposal, StoreError> {
+pub async fn hold(fixture: &Fixture, text: &str, release: &Release) -> Result<HarnessProposal, StoreError> {
     fixture.store.hold_proposal(&tenant(), &name(), release, &proposal(text, release)).await
 }
 

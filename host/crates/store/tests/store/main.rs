@@ -47,6 +47,8 @@ mod scrub;
 #[cfg(test)]
 mod steps;
 #[cfg(test)]
+mod surfaces;
+#[cfg(test)]
 mod transfer;
 #[cfg(test)]
 mod upgrade;
