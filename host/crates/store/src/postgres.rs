@@ -30,6 +30,7 @@ pub(crate) static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
         migration(1, "log", include_str!("../migrations/postgres/0001_log.sql")),
         migration(2, "rollouts", include_str!("../migrations/postgres/0002_rollouts.sql")),
         migration(3, "harness", include_str!("../migrations/postgres/0003_harness.sql")),
+        migration(4, "refused proposals", include_str!("../migrations/postgres/0004_refused.sql")),
     ])
 });
 
