@@ -28,7 +28,7 @@ fn settings() -> Value {
 async fn evolving() -> (TestHost, tempfile::TempDir, Arc<Mutex<Script>>, String) {
     let (url, script) = upstream().await;
     let folder = tempfile::tempdir().expect("a folder");
-    tasks(folder.path());
+    tasks(folder.path(), &SUMS);
     let host = TestHost::start(|config| both(config, (&url, folder.path()))).await;
     (host, folder, script, url)
 }

@@ -108,9 +108,12 @@ fn beside(script: &Script, instruction: &str, material: &str) -> String {
     }
 }
 
-/// Three sums, each with a verifier that reads the last line.
-pub fn tasks(folder: &Path) {
-    for (name, a, b) in [("one", 1, 2), ("two", 20, 22), ("three", 5, 5)] {
+/// Three sums.
+pub const SUMS: [(&str, u32, u32); 3] = [("one", 1, 2), ("two", 20, 22), ("three", 5, 5)];
+
+/// Sums, each with a verifier that reads the last line.
+pub fn tasks(folder: &Path, sums: &[(&str, u32, u32)]) {
+    for (name, a, b) in sums {
         let root = folder.join(name);
         fs::create_dir_all(root.join("files")).expect("made");
         fs::write(root.join("files/a"), format!("{a}\n")).expect("written");
@@ -149,7 +152,7 @@ pub async fn evolving_with(
 ) -> (TestHost, tempfile::TempDir, Arc<Mutex<Script>>) {
     let (url, script) = upstream().await;
     let folder = tempfile::tempdir().expect("a folder");
-    tasks(folder.path());
+    tasks(folder.path(), &SUMS);
     let path = folder.path().to_owned();
     let host = TestHost::start(move |config| {
         configure(config, recipe, (&url, &path));
@@ -246,7 +249,7 @@ async fn a_report_becomes_a_harness_release_that_replays_and_leaves_no_record() 
 async fn a_step_that_was_cut_off_is_formed_again_after_a_restart() {
     let (url, script) = upstream().await;
     let folder = tempfile::tempdir().expect("a folder");
-    tasks(folder.path());
+    tasks(folder.path(), &SUMS);
     let host = TestHost::start(|config| configure(config, "harness_evolve", (&url, folder.path()))).await;
     let caller = host.caller(SCENARIO);
     caller.create(json!({})).await;

@@ -132,7 +132,7 @@ pub fn router(parts: Parts) -> Router {
         .route("/releases", get(harness::releases))
         .route("/versions", get(harness::versions))
         .route("/releases/{step}/page", get(harness::page::page))
-        .route("/proposals", post(harness::proposals::propose))
+        .route("/proposals", get(harness::proposals::list).post(harness::proposals::propose))
         .route("/requests/{id}/progress", get(harness::proposals::progress))
         .route("/install", get(harness::install::install))
         .route("/adapters", get(harness::adapters));

@@ -33,6 +33,7 @@ pub(crate) static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
         migration(5, "rollouts", include_str!("../migrations/sqlite/0005_rollouts.sql")),
         migration(6, "harness", include_str!("../migrations/sqlite/0006_harness.sql")),
         migration(7, "surfaces", include_str!("../migrations/sqlite/0007_surfaces.sql")),
+        migration(8, "refused proposals", include_str!("../migrations/sqlite/0008_refused.sql")),
     ])
 });
 

@@ -7,6 +7,9 @@ mod conservation;
 #[path = "../store/crash.rs"]
 mod crash;
 #[cfg(test)]
+#[path = "../store/derived.rs"]
+mod derived;
+#[cfg(test)]
 #[path = "../store/erase.rs"]
 mod erase;
 #[cfg(test)]

@@ -5,6 +5,8 @@ mod conservation;
 #[cfg(test)]
 mod crash;
 #[cfg(test)]
+mod derived;
+#[cfg(test)]
 mod disk;
 #[cfg(test)]
 mod durability;
