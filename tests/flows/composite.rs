@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use reef::config::Config;
 use serde_json::{Value, json};
 
-use super::evolve::{SCENARIO, Script, configure, tasks, upstream};
+use super::evolve::{SCENARIO, SUMS, Script, configure, tasks, upstream};
 use super::learn::{feed, quick};
 use crate::http::harness::served;
 use crate::support::{Caller, TestHost, component, config, poll, sao};

@@ -1,4 +1,4 @@
-//! What people said, to be found again where a recipe or a proposer repeated it. `forget.rs` makes one from the records
+//! What people said, to be found again where a recipe or a proposer repeated it. `derived.rs` makes one from the records
 //! that are erased and looks for it in what was derived from them. It holds hashes of pieces and no text; a text that is
 //! too short to tell one person from another is not looked for.
 

@@ -7,7 +7,7 @@ use crate::error::{Fault, StoreError};
 use crate::sql::{self, Connection};
 
 /// In Postgres: the tables that hold what people said, or what a recipe or a proposer made of it.
-const REWRITES: [&str; 10] = [
+const REWRITES: [&str; 16] = [
     "VACUUM (FULL) records",
     "VACUUM (FULL) record_tags",
     "VACUUM (FULL) samples",
@@ -18,6 +18,12 @@ const REWRITES: [&str; 10] = [
     "VACUUM (FULL) quarantine",
     "VACUUM (FULL) proposals",
     "VACUUM (FULL) refused_proposals",
+    "VACUUM (FULL) held_out",
+    "VACUUM (FULL) releases",
+    "VACUUM (FULL) retractions",
+    "VACUUM (FULL) rollouts",
+    "VACUUM (FULL) scenarios",
+    "VACUUM (FULL) tombstones",
 ];
 
 impl Store {
