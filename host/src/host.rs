@@ -219,7 +219,7 @@ async fn build(config: &Config, auth: Arc<Auth>, address: SocketAddr) -> Result<
             store: store.clone(),
             scenarios: Arc::clone(&scenarios),
             engine: engine.clone(),
-            manifests,
+            manifests: manifests.clone(),
             exchange: workshop.is_some().then_some(exchange),
             replays: Replays::of(config),
         },
@@ -229,6 +229,7 @@ async fn build(config: &Config, auth: Arc<Auth>, address: SocketAddr) -> Result<
             shop,
             engine: engine.clone(),
             redactor,
+            manifests,
         },
         operations: Operations {
             store: store.clone(),

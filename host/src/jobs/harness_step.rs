@@ -19,7 +19,7 @@ use reef_store::{Commit, STATE_WRITER_KEY, StepTranscript, StoreError};
 use super::gate_candidate::{Gated, SERVED, gated};
 use super::harness_transcript::Recording;
 use super::held_out::{Binding, Measured, Spent, StepModels};
-use super::propose_harness::corpus;
+use super::propose_harness::{corpus, needed};
 use super::replay_harness::NOT_ADMITTED;
 use super::run_step::{Ended, HEAD_MOVED, StepError, Work, Workshop, context, guest_state};
 use super::step_context::{overlaid, transcript};
@@ -136,6 +136,11 @@ impl Run<'_> {
             Err(_) => return Decided::Fail("the work on the tree was interrupted".to_owned(), None),
         };
         let content = HarnessContent { tree: tree.clone(), requires: self.before.requires.clone() };
+        let (key, batch) = (&self.work.scenario.key, &self.work.step.batch);
+        let content = match needed(&self.workshop.store, key, batch, content).await {
+            Ok(content) => content,
+            Err(error) => return Decided::Reject(format!("{NOT_ADMITTED}{error}")),
+        };
         self.work.step.candidate = reef_release::content_id(&content.to_files()).ok();
         self.harness.set_candidate(tree);
         self.judge(content).await

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use reef_core::{HeldOutTask, RecordId, Sample, Step, StepOutcome, Surface, recheck_due, sha256_hex};
+use reef_core::{HeldOutTask, INSTRUCTION_FIELD, RecordId, Sample, Step, StepOutcome, Surface, recheck_due, sha256_hex};
 use reef_sandbox::{Blame, Call, Choice, Context, Fault, FaultKind, PoolSample, Quarantine, Selection};
 use reef_store::{Commit, PoolEntry, RecordedStep, StepInputs, TrainingMode};
 use tracing::Instrument;
@@ -107,9 +107,19 @@ impl Learner {
         self.learn().await
     }
 
+    fn manual(&self) -> bool {
+        self.scenario.settings().training_mode == TrainingMode::Manual
+    }
+
+    /// Does somebody ask for a change that the recipe could make?
+    async fn asked_for(&self) -> Result<bool, StepError> {
+        let (tenant, name) = &self.scenario.key;
+        Ok(self.surface == Surface::Harness && self.workshop.store.instruction_waits(tenant, name).await?)
+    }
+
     async fn learn(&mut self) -> Result<Turn, StepError> {
         let (tenant, name) = self.scenario.key.clone();
-        if self.scenario.settings().training_mode != TrainingMode::Auto {
+        if self.manual() && !self.asked_for().await? {
             self.waiting("training_mode is manual");
             return Ok(Turn::Wait);
         }
@@ -248,7 +258,10 @@ impl Learner {
     /// Asks the recipe; `None` = wait.
     async fn select(&mut self, held_out: &HeldOut) -> Result<Option<((Step, StepInputs), Vec<Sample>)>, StepError> {
         let pool = surface::pool(&self.workshop, &self.scenario, self.pool_max).await?;
-        let (usable, mut retired) = self.sift(pool.samples, held_out).await?;
+        let (mut usable, mut retired) = self.sift(pool.samples, held_out).await?;
+        if self.manual() {
+            usable.retain(|pooled| pooled.sample.metadata.contains_key(INSTRUCTION_FIELD));
+        }
         let mut inputs = self.inputs().await?;
         let entry = |pooled: &PoolSample| PoolEntry { report: pooled.sample.report.clone(), lag: pooled.lag };
         inputs.pool = usable.iter().map(entry).collect();

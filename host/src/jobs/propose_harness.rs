@@ -13,7 +13,7 @@ use serde_json::json;
 
 use crate::clock::now_ms;
 use crate::episodes::Shop;
-use crate::scenarios::{HarnessContent, Scenario, ScenarioError, Scenarios};
+use crate::scenarios::{HarnessContent, Scenario, ScenarioError, ScenarioKey, Scenarios};
 
 /// Requirements of one release.
 const REQUIRES_MAX: usize = 64;
@@ -168,6 +168,21 @@ pub(super) fn trial(scenario: reef_core::ScenarioName) -> Binding {
         output_tokens: 1_024,
         version: None,
     }
+}
+
+/// What the instructions of a batch ask of clients, beside what clients are asked already.
+pub(super) async fn needed(
+    store: &Store,
+    (tenant, name): &ScenarioKey,
+    batch: &[RecordId],
+    mut content: HarnessContent,
+) -> Result<HarnessContent, ProposeError> {
+    for id in batch {
+        if let Some(RecordBody::Instruction(asked)) = store.record(tenant, name, id).await?.map(|record| record.body) {
+            need(&mut content, Some(&asked))?;
+        }
+    }
+    Ok(content)
 }
 
 /// Adds what the instruction asks of clients.

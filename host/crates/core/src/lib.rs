@@ -21,7 +21,7 @@ pub use gate::{
     Progress, Recheck, Sequential, SequentialPlan, Tested, gate_decision, recheck, recheck_due,
 };
 pub use hex::{framed, hex, unframed, unhex};
-pub use instruction::{INSTRUCTION_TEXT_BYTES_MAX, Instruction, InstructionError, REQUIRES_MAX};
+pub use instruction::{INSTRUCTION_FIELD, INSTRUCTION_TEXT_BYTES_MAX, Instruction, InstructionError, REQUIRES_MAX};
 pub use name::{ContentId, InvalidName, RecordId, ReleaseId, ScenarioName, Tag, TenantId, sha256_hex};
 pub use record::{
     Alternatives, CALL_REASON_TAG, CALL_TAG, Inference, LIVE_REPORT_PREFIX, RecordStatus, ReleaseSpan, Report,

@@ -202,6 +202,9 @@ fn gone(id: &RecordId) -> StoreError {
 
 fn sample_row(sequence: i64, entry: &Entry, surface: Surface) -> Option<Vec<Value>> {
     let (score, metadata, content) = entry.sample()?;
+    if entry.kind() == RecordKind::Instruction && surface != Surface::Harness {
+        return None;
+    }
     let (tenant, scenario, report) = (entry.key.tenant(), entry.key.scenario(), entry.id().as_str());
     let state = "pending";
     Some(vec![

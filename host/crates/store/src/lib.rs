@@ -55,6 +55,7 @@ pub use erase::{Erased, Selector, Tombstone};
 pub use error::StoreError;
 pub use feedback::Retracted;
 pub use inputs::{Environment, ModelCall, PoolEntry, RecordedState, RecordedStep, StepInputs, StepTranscript};
+pub use instructions::InstructionState;
 pub use proposals::{HarnessProposal, PROPOSAL_REASON_BYTES_MAX};
 pub use recipe_uses::{RecipeState, RecipeUse, STATE_WRITER_KEY, UseReason};
 pub use recipes::KeptRecipe;

@@ -24,8 +24,10 @@ pub enum TrainingMode {
     /// The learner, whenever the recipe finds a batch.
     #[default]
     Auto,
-    /// An operator's call.
+    /// People alone: recipes of the harness work on what they ask for, and on nothing else.
     Manual,
+    /// Both; what `auto` does as well, under the protocol's name for it.
+    Hybrid,
 }
 
 /// What an operator may set for one scenario.

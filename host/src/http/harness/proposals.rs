@@ -4,9 +4,11 @@
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use reef_core::{Instruction, RecordId, ReleaseId, ReleaseOrigin, Surface};
+use reef_core::{Instruction, RecordId, ReleaseId, ReleaseOrigin, StepOutcome, Surface};
 use reef_harness::{MUTATIONS_MAX, Requirement, read_mutations};
-use reef_store::{HarnessProposal, PROPOSAL_REASON_BYTES_MAX, RecordBody, RefusedProposal, ReleaseStatus};
+use reef_store::{
+    HarnessProposal, InstructionState, PROPOSAL_REASON_BYTES_MAX, RecordBody, RefusedProposal, ReleaseStatus,
+};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -161,7 +163,10 @@ pub async fn train(
     instruction.traceparent = caller.traceparent;
     let instruction = redact_instruction(&harnesses.redactor, instruction);
     let id = instruction.id.clone();
-    harnesses.store.append_instruction(tenant, name, instruction).await?;
+    let read = harnesses.reads_instructions(&scenario);
+    if !harnesses.store.append_instruction(tenant, name, instruction, read).await?.duplicate {
+        scenario.wake();
+    }
     Ok(Json(json!({ "agent_record_id": id, "scenario": name, "request_type": "instruction" })))
 }
 
@@ -192,15 +197,52 @@ pub async fn progress(
         })));
     }
     match harnesses.store.record(tenant, name, &id).await?.map(|record| record.body) {
-        Some(RecordBody::Instruction(_)) => Ok(Json(json!({
-            "id": id, "scenario": name, "state": "waiting", "reason": "no proposal answers it yet", "release_id": null,
-            "proposal_id": null,
-        }))),
+        Some(RecordBody::Instruction(_)) => {
+            let (state, reason, release) = worked_on(&harnesses, &scenario, &id).await?;
+            Ok(Json(json!({
+                "id": id, "scenario": name, "state": state, "reason": reason, "release_id": release,
+                "proposal_id": null,
+            })))
+        }
         _ => Err(ApiError::new(
             StatusCode::NOT_FOUND,
             "not_found",
             format!("'{id}' is no instruction or proposal of scenario '{name}'; POST /reef/train files one"),
         )),
+    }
+}
+
+/// How far a recipe has come with an instruction: state, why, and the release that came of it.
+async fn worked_on(
+    harnesses: &Harnesses,
+    scenario: &Scenario,
+    id: &RecordId,
+) -> Result<(&'static str, String, Option<ReleaseId>), ApiError> {
+    let (tenant, name) = &scenario.key;
+    let step = match harnesses.store.instruction_state(tenant, name, id).await? {
+        None => return Ok(("waiting", "no proposal answers it yet, and no recipe reads it".to_owned(), None)),
+        Some(InstructionState::Waiting) => {
+            let told = scenario.side(Surface::Harness).status().waiting;
+            return Ok(("waiting", told.unwrap_or_else(|| "no step has taken it yet".to_owned()), None));
+        }
+        Some(InstructionState::SetAside(reason)) => return Ok(("rejected", reason, None)),
+        Some(InstructionState::InStep(step) | InstructionState::Used(step)) => step,
+    };
+    let Some(step) = harnesses.store.step(tenant, name, step).await? else {
+        return Ok(("waiting", format!("step {step} is not kept"), None));
+    };
+    let reason = step.outcome_reason().unwrap_or("a step works on it").to_owned();
+    match &step.outcome {
+        StepOutcome::Running | StepOutcome::Failed { .. } => Ok(("running", reason, None)),
+        StepOutcome::Rejected { .. } | StepOutcome::Skipped { .. } => Ok(("rejected", reason, None)),
+        StepOutcome::Released { release, .. } => Ok(("released", reason, Some(release.clone()))),
+        StepOutcome::Held { .. } => {
+            let releases = harnesses.store.releases_of(tenant, name, Surface::Harness).await?;
+            let made = releases.iter().find(|listed| listed.release.manifest.origin.step() == Some(step.step));
+            let Some(made) = made else { return Ok(("held", reason, None)) };
+            let (state, release) = decided(harnesses, scenario, &made.release.release_id).await?;
+            Ok((state, reason, Some(release)))
+        }
     }
 }
 
