@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::evolve::{SCENARIO, evolving_with, report};
 use super::learn::ended;
 use crate::http::harness::{adopt, served};
+use crate::support::poll;
 
 /// Runs a recipe on these reports and with this answer of its model, to the step that must release; the step and the
 /// files that are served then.
@@ -86,10 +87,14 @@ async fn what_a_person_asks_for_becomes_a_release_that_answers_it() {
     assert_eq!(harness["requires"][0]["name"], "SUM_KEY", "{harness}");
     let long = json!({ "text": "x".repeat(5_000) });
     let long = caller.post("/reef/train", long).await.ok().body["agent_record_id"].as_str().expect("an id").to_owned();
-    let progress = crate::support::poll("the recipe sets it aside", async || {
-        let progress = caller.get(&format!("/reef/harness/requests/{long}/progress")).await.ok().body;
-        (progress["state"] == "rejected").then_some(progress)
-    });
-    assert!(progress.await["reason"].as_str().expect("a reason").contains("4000"), "told why");
+    let aside = || {
+        let (caller, path) = (&caller, format!("/reef/harness/requests/{long}/progress"));
+        async move {
+            let progress = caller.get(&path).await.ok().body;
+            if progress["state"] == "rejected" { Ok(progress) } else { Err(progress.to_string()) }
+        }
+    };
+    let progress = poll("the recipe's word on it", aside).await;
+    assert!(progress["reason"].as_str().expect("a reason").contains("4000"), "{progress}");
     host.stop().await;
 }
