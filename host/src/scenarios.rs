@@ -73,6 +73,8 @@ pub struct Scenario {
     pub minting: tokio::sync::Mutex<()>,
     /// It was forgotten: nothing is to be learned any more.
     retired: AtomicBool,
+    /// Held by whoever reads the settings to change them.
+    pub changing: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Scenario {
@@ -362,6 +364,7 @@ impl Scenarios {
             learning: tokio::sync::Mutex::default(),
             minting: tokio::sync::Mutex::default(),
             retired: AtomicBool::new(false),
+            changing: Arc::default(),
         });
         if let Some(detour) = detour {
             self.take(&scenario, detour).await?;

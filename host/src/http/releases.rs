@@ -178,6 +178,11 @@ async fn mint(management: Management, target: Target, origin: ReleaseOrigin) -> 
 /// `POST …/reject {release_id}`: a held candidate will never be served.
 pub async fn reject(State(management): State<Management>, target: Target) -> Result<Json<Value>, ApiError> {
     let (tenant, name) = &target.scenario.key;
+    let answers = |release: &ReleaseId| target.scenario.rollout().is_some_and(|live| live.rollout.release == *release);
+    if answers(&target.release) {
+        let told = format!("release {} answers a part of the traffic; stop that first, with DELETE …/rollout", target.release);
+        return Err(ApiError::conflict(told));
+    }
     management.store.reject_held(tenant, name, &target.release).await?;
     Ok(Json(json!({ "release_id": target.release, "status": "rejected" })))
 }

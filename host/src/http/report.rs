@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use reef_core::Report;
+use reef_core::{RecordId, Report};
 use reef_intake::Redactor;
 use reef_sandbox::Manifest;
 use reef_store::Store;
@@ -112,6 +112,11 @@ async fn of_session(
         return Err(ApiError::invalid("session", "name a 'session' or 'references', not both"));
     }
     let (tenant, name) = &scenario.key;
+    if let Some(known) = sent_before(feedback, scenario, &body).await? {
+        // The session may have gone on since: what is sent again says what it said.
+        body.insert("references".to_owned(), json!(known));
+        return Ok(body);
+    }
     let receipts = feedback.store.session_receipts(tenant, name, &session, SESSION_RECEIPTS_MAX).await?;
     if receipts.is_empty() {
         let shown: String = session.chars().take(64).flat_map(char::escape_default).collect();
@@ -120,6 +125,21 @@ async fn of_session(
     }
     body.insert("references".to_owned(), json!(receipts));
     Ok(body)
+}
+
+/// What a report with the id of this one refers to, if there is one.
+async fn sent_before(
+    feedback: &Feedback,
+    scenario: &Scenario,
+    body: &Map<String, Value>,
+) -> Result<Option<Vec<RecordId>>, ApiError> {
+    let Some(id) = body.get("agent_record_id").and_then(Value::as_str) else { return Ok(None) };
+    let (tenant, name) = &scenario.key;
+    let record = feedback.store.record(tenant, name, &RecordId::parse(id)?).await?;
+    Ok(record.and_then(|stored| match stored.body {
+        reef_store::RecordBody::Report(report) => Some(report.references),
+        reef_store::RecordBody::Inference(_) | reef_store::RecordBody::Instruction(_) => None,
+    }))
 }
 
 /// Without a trace of its own, a report continues the trace of the record that it grades.

@@ -172,9 +172,14 @@ pub async fn update(
         let told = "what a scenario began with cannot be changed; create a new one, or roll this one back";
         return Err(ApiError::invalid("release_id", told));
     }
+    // Of two changes at the same time the second is made to what the first has left.
+    let changing = Arc::clone(&scenario.changing).lock_owned().await;
     let settings = body.over(scenario.settings());
     management.check(Some(&scenario), &settings)?;
-    let updated = async move { management.scenarios.update(&scenario, settings).await.map(|()| scenario) };
+    let updated = async move {
+        let _changing = changing;
+        management.scenarios.update(&scenario, settings).await.map(|()| scenario)
+    };
     Ok(Json(describe(&*to_the_end(updated).await?)))
 }
 

@@ -31,7 +31,7 @@ pub use release::{
     DecidedBy, Release, ReleaseDecision, ReleaseEvaluation, ReleaseManifest, ReleaseOrigin, ReleaseVerdict, Surface,
 };
 pub use rollout::{
-    Arm, ArmFigures, CanaryPlan, CanaryVerdict, Rollout, RolloutEnd, RolloutFigures, RolloutOutcome, RolloutPlan,
+    Arm, ArmScore, ArmFigures, CanaryPlan, CanaryVerdict, Rollout, RolloutEnd, RolloutFigures, RolloutOutcome, RolloutPlan,
     Sticky,
 };
 pub use routing::{RouteCondition, RouteFacts, RoutingPolicy, RoutingRule};

@@ -4,7 +4,7 @@
 
 use std::collections::HashSet;
 
-use reef_core::{Arm, ReleaseId, Rollout, RolloutEnd, RolloutPlan, ScenarioName, Surface, TenantId};
+use reef_core::{Arm, ArmScore, ReleaseId, Rollout, RolloutEnd, RolloutPlan, ScenarioName, Surface, TenantId};
 
 use crate::Store;
 use crate::codec::{from_text, number, to_text};
@@ -83,9 +83,9 @@ impl Store {
         t: &TenantId,
         s: &ScenarioName,
         (rollout, arm): (u32, Arm),
-    ) -> Result<Vec<(String, f64)>, StoreError> {
+    ) -> Result<Vec<(String, ArmScore)>, StoreError> {
         let mut conn = self.reader().await?;
-        let sql = "SELECT unit.value, graded.score FROM record_tags AS arm \
+        let sql = "SELECT unit.value, graded.score, graded.sequence FROM record_tags AS arm \
                    JOIN record_tags AS unit ON unit.tenant = arm.tenant AND unit.scenario = arm.scenario \
                      AND unit.sequence = arm.sequence AND unit.tag = $5 \
                    JOIN records AS r ON r.tenant = arm.tenant AND r.scenario = arm.scenario \
@@ -103,10 +103,10 @@ impl Store {
                    ORDER BY graded.sequence LIMIT $6";
         let query = sql::query(sql).bind(t.as_str()).bind(s.as_str()).bind(ROLLOUT_TAG);
         let query = query.bind(indexed(&arm_tag(rollout, arm))).bind(ROLLOUT_UNIT_TAG).bind(SCORES_MAX);
-        let mut rows: Vec<(String, f64)> = self.told(query.fetch_all(&mut conn).await)?;
+        let rows: Vec<(String, f64, i64)> = self.told(query.fetch_all(&mut conn).await)?;
         let mut seen = HashSet::new();
-        rows.retain(|(unit, _)| seen.insert(unit.clone()));
-        Ok(rows)
+        let first = rows.into_iter().filter(|(unit, ..)| seen.insert(unit.clone()));
+        Ok(first.map(|(unit, score, at)| (unit, ArmScore { at, score })).collect())
     }
 }
 

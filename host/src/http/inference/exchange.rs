@@ -221,6 +221,11 @@ impl Exchange {
             self.sessions.answered(&self.scenario.key, placed, &record.response);
         }
         let (tenant, name) = &self.scenario.key;
+        // Its name may be another scenario's by now.
+        if self.scenario.is_retired() {
+            self.in_flight.settle();
+            return Err(ApiError::not_found(format!("scenario '{name}' was deleted while it answered")));
+        }
         let stored = match redact_record(&self.redactor, record).await {
             Ok(record) => {
                 self.store.append_inference(tenant, name, record).instrument(span).await.map_err(ApiError::from)
