@@ -82,7 +82,11 @@ async fn what_a_person_asks_for_becomes_a_release_that_answers_it() {
     assert_eq!((&step["kind"], &step["batch"]), (&json!("released"), &json!([id])), "{step}");
     let progress = caller.get(&format!("/reef/harness/requests/{id}/progress")).await.ok().body;
     let harness = served(&caller).await;
-    assert_eq!((&progress["state"], &progress["release_id"]), (&json!("released"), &harness["release_id"]), "{progress}");
+    assert_eq!(
+        (&progress["state"], &progress["release_id"]),
+        (&json!("released"), &harness["release_id"]),
+        "{progress}"
+    );
     assert_eq!(harness["files"]["rules/form/text.md"], "End with the bare result.");
     assert_eq!(harness["requires"][0]["name"], "SUM_KEY", "{harness}");
     let long = json!({ "text": "x".repeat(5_000) });

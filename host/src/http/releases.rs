@@ -180,7 +180,8 @@ pub async fn reject(State(management): State<Management>, target: Target) -> Res
     let (tenant, name) = &target.scenario.key;
     let answers = |release: &ReleaseId| target.scenario.rollout().is_some_and(|live| live.rollout.release == *release);
     if answers(&target.release) {
-        let told = format!("release {} answers a part of the traffic; stop that first, with DELETE …/rollout", target.release);
+        let told =
+            format!("release {} answers a part of the traffic; stop that first, with DELETE …/rollout", target.release);
         return Err(ApiError::conflict(told));
     }
     management.store.reject_held(tenant, name, &target.release).await?;

@@ -6,7 +6,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use reef_core::{HeldOutTask, INSTRUCTION_FIELD, RecordId, Sample, Step, StepOutcome, Surface, recheck_due, sha256_hex};
+use reef_core::{
+    HeldOutTask, INSTRUCTION_FIELD, RecordId, Sample, Step, StepOutcome, Surface, recheck_due, sha256_hex,
+};
 use reef_sandbox::{Blame, Call, Choice, Context, Fault, FaultKind, PoolSample, Quarantine, Selection};
 use reef_store::{Commit, PoolEntry, RecordedStep, StepInputs, TrainingMode};
 use tracing::Instrument;

@@ -31,8 +31,8 @@ pub use release::{
     DecidedBy, Release, ReleaseDecision, ReleaseEvaluation, ReleaseManifest, ReleaseOrigin, ReleaseVerdict, Surface,
 };
 pub use rollout::{
-    Arm, ArmScore, ArmFigures, CanaryPlan, CanaryVerdict, Rollout, RolloutEnd, RolloutFigures, RolloutOutcome, RolloutPlan,
-    Sticky,
+    Arm, ArmFigures, ArmScore, CanaryPlan, CanaryVerdict, Rollout, RolloutEnd, RolloutFigures, RolloutOutcome,
+    RolloutPlan, Sticky,
 };
 pub use routing::{RouteCondition, RouteFacts, RoutingPolicy, RoutingRule};
 pub use sample::{AssemblyError, Sample, Trajectory, Turn, TurnSpan, assemble, lag};

@@ -9,9 +9,9 @@ use reef_core::{RecordId, ReleaseId, ScenarioName, Tag, TenantId};
 
 use crate::Store;
 use crate::codec::to_text;
+use crate::derived::{Derived, forget};
 use crate::entry::indexed;
 use crate::error::{Fault, StoreError, damaged};
-use crate::derived::{Derived, forget};
 use crate::key::Key;
 use crate::records::record_id;
 use crate::remove::{Cause, REMOVED_AT_ONCE, remove};
