@@ -117,6 +117,10 @@ impl Target {
         body: &Map<String, Value>,
     ) -> Result<Self, ApiError> {
         let scenario = management.open(caller, Scope::Admin, name).await?;
+        if let Some(field) = body.keys().find(|field| *field != "release_id") {
+            let field: String = field.chars().take(64).collect();
+            return Err(ApiError::invalid(field.clone(), format!("'{field}' is not known; send release_id alone")));
+        }
         let release = match body.get("release_id") {
             Some(Value::String(id)) => ReleaseId::parse(id.as_str())?,
             _ => return Err(ApiError::invalid("release_id", "name the release in 'release_id'")),

@@ -9,6 +9,7 @@ use std::time::Duration;
 use reef_core::{
     HeldOutTask, INSTRUCTION_FIELD, RecordId, Sample, Step, StepOutcome, Surface, recheck_due, sha256_hex,
 };
+use reef_engine::train::check_sample;
 use reef_sandbox::{Blame, Call, Choice, Context, Fault, FaultKind, PoolSample, Quarantine, Selection};
 use reef_store::{Commit, PoolEntry, RecordedStep, StepInputs, TrainingMode};
 use tracing::Instrument;
@@ -365,6 +366,11 @@ impl Learner {
         let (mut usable, mut retired) = (Vec::new(), Vec::new());
         for sample in samples {
             let lag = lineage.iter().position(|release| *release == sample.release);
+            // Recorded elsewhere or under other limits: it would fail every step that takes it.
+            if let Err(why) = check_sample(&sample, self.workshop.engine.info()) {
+                retired.push((sample.report, format!("not trainable: {why}")));
+                continue;
+            }
             match lag {
                 _ if held_out.contains_prompt(prompt(&sample)) => {
                     retired.push((sample.report, "prompt of a held-out task".to_owned()))

@@ -331,8 +331,11 @@ fn check_inference(record: &Inference) -> Result<(), Fault> {
     if tokens.prompt.len().saturating_add(sampled) > TOKENS_MAX {
         return Err(invalid(format!("record {id}: more than {TOKENS_MAX} tokens")));
     }
-    if !(tokens.sampling.temperature.is_finite() && tokens.sampling.top_p.is_finite()) {
-        return Err(invalid(format!("record {id}: the sampling parameters are not finite")));
+    let (temperature, top_p) = (tokens.sampling.temperature, tokens.sampling.top_p);
+    if !(temperature.is_finite() && temperature >= 0.0 && top_p > 0.0 && top_p <= 1.0) {
+        let refusal =
+            format!("record {id}: temperature {temperature} and top_p {top_p} are nothing that was sampled with");
+        return Err(invalid(refusal));
     }
     Ok(())
 }

@@ -126,6 +126,7 @@ async fn proposed(fixture: &Fixture) {
         fixture.store.refuse_proposal(&tenant, &name, &refused).await.expect("kept");
     }
     let next = RecipeUse {
+        surface: Surface::Weights,
         position: 0,
         digest: "1".repeat(64),
         name: "sao".to_owned(),
