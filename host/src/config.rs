@@ -33,7 +33,7 @@ pub struct Config {
     pub data: PathBuf,
     /// GGUF file or Hugging Face folder of the base model.
     pub model: PathBuf,
-    /// Component that every scenario learns with; none = serve and record only.
+    /// Component that every scenario learns with; none = serve and record only, unless `harness.recipe` names one.
     pub recipe: Option<PathBuf>,
     /// The embedded engine.
     pub engine: EngineSection,
@@ -351,8 +351,9 @@ impl Config {
 const BATCH_MAX: usize = 256;
 
 /// Maps whose keys are the operator's own.
-const FREE_MAPS: [&str; 7] = [
+const FREE_MAPS: [&str; 8] = [
     "recipes.config",
+    "harness.config",
     "harness.tasks",
     "recipes.verifiers",
     "sandbox.overrides",

@@ -2,6 +2,7 @@
 //! `reef serve`, `reef demo` and the tests start it; it knows every crate and no business rule. What was
 //! acknowledged is durable before the process ends.
 
+use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File, TryLockError};
 use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt;
@@ -12,12 +13,14 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use reef_core::Surface;
 use reef_engine::{Engine, EngineConfig};
 use reef_harness::Adapters;
 use reef_intake::Redactor;
 use reef_release::ReleaseRepo;
 use reef_sandbox::{Compiler, Grants, Recipe, Sandbox, Verifiers};
 use reef_store::{Environment, ScenarioSettings, Store};
+use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
@@ -44,11 +47,12 @@ use crate::jobs::keep_within::keep_within;
 use crate::jobs::learn_scenario::learn_scenario;
 use crate::jobs::named_policies::recorded;
 use crate::jobs::run_step::{Workshop, record_call};
+use crate::jobs::surface;
 use crate::jobs::trainer_thread::TrainerThread;
 use crate::provider::Providers;
 use crate::receipts::Receipts;
 use crate::recipe_files;
-use crate::recipes::Recipes;
+use crate::recipes::{Manifests, Recipes};
 use crate::release_keys::OpenError;
 use crate::scenarios::{Scenario, Scenarios};
 use crate::verifiers;
@@ -176,17 +180,17 @@ async fn build(config: &Config, auth: Arc<Auth>, address: SocketAddr) -> Result<
     // The model takes longest: what is wrong with the recipe or the verifiers is told before it is read.
     let sandbox = sandbox(config)?;
     sandbox.on_call(Arc::new(record_call));
-    let recipe = own_recipe(&sandbox, &store, config).await?;
+    let recipes = own_recipes(&sandbox, &store, config).await?;
     let verifiers = verifiers::load(&sandbox, Some(&config.data), config).await?;
     let engine = engine(config).await?;
     let (opened_sender, opened) = mpsc::channel(OPENED_QUEUE_MAX);
     let scenarios = scenarios(config, (store.clone(), repo), &engine, opened_sender)?;
     let passes = Passes::default();
     let shop = shop(config, &engine, &verifiers, (address, passes.clone()))?;
-    let exchange = exchange(config, (&sandbox, &store, &engine), (recipe.clone(), verifiers));
-    let workshop = workshop(config, (&scenarios, &providers), &shop, (recipe.as_ref(), &exchange), &engine)?;
+    let exchange = exchange(config, (&sandbox, &store, &engine), (&recipes, verifiers));
+    let workshop = workshop(config, (&scenarios, &providers), &shop, (recipes.first(), &exchange), &engine)?;
     let (receipts, (ending, ended)) = (Receipts::default(), watch::channel(false));
-    let manifest = recipe.as_ref().map(|recipe| Arc::new(recipe.manifest().clone()));
+    let manifests = Manifests::new(&recipes);
     let parts = Parts {
         auth,
         body_limit: BodyLimit::new(config.http.body_bytes_max),
@@ -201,21 +205,21 @@ async fn build(config: &Config, auth: Arc<Auth>, address: SocketAddr) -> Result<
             redactor: Arc::clone(&redactor),
             sessions: Sessions::default(),
             passes,
-            top_k: manifest.as_ref().map_or(0, |manifest| manifest.top_k),
+            manifests: manifests.clone(),
         },
         feedback: Feedback {
             store: store.clone(),
             scenarios: Arc::clone(&scenarios),
             receipts,
             receipt_wait: Duration::from_secs(config.http.receipt_wait_seconds_max),
-            manifest: manifest.clone(),
+            manifests: manifests.clone(),
             redactor: Arc::clone(&redactor),
         },
         management: Management {
             store: store.clone(),
             scenarios: Arc::clone(&scenarios),
             engine: engine.clone(),
-            manifest: manifest.clone(),
+            manifests: manifests.clone(),
             exchange: workshop.is_some().then_some(exchange),
             replays: Replays::of(config),
         },
@@ -225,13 +229,14 @@ async fn build(config: &Config, auth: Arc<Auth>, address: SocketAddr) -> Result<
             shop,
             engine: engine.clone(),
             redactor,
+            manifests,
         },
         operations: Operations {
             store: store.clone(),
             scenarios: Arc::clone(&scenarios),
             engine,
             prometheus,
-            recipe: recipe.as_ref().map(Recipe::label),
+            recipes: recipes.iter().map(|recipe| (surface::of(recipe), recipe.label())).collect(),
             sandbox,
             providers,
         },
@@ -243,16 +248,27 @@ async fn build(config: &Config, auth: Arc<Auth>, address: SocketAddr) -> Result<
 fn exchange(
     config: &Config,
     (sandbox, store, engine): (&Sandbox, &Store, &Engine),
-    (recipe, verifiers): (Option<Recipe>, Verifiers),
+    (recipes, verifiers): (&[Recipe], Verifiers),
 ) -> Exchange {
     let grants = config.recipes.grants.clone().unwrap_or_else(Grants::all);
     Exchange {
-        recipes: Recipes::new(sandbox.clone(), grants, (store.clone(), config.data.clone()), recipe),
+        recipes: Recipes::new(sandbox.clone(), grants, (store.clone(), config.data.clone()), recipes.to_vec()),
         uploads: Uploads::default(),
         reads: GuestReads { engine: Some(engine.clone()), store: store.clone(), verifiers },
         store: store.clone(),
-        recipe_config: Arc::new(config.recipes.config.clone().into_iter().collect()),
+        recipe_config: operator_values(config, recipes),
     }
+}
+
+/// `recipes.config` is for the recipe that `recipe` names, `harness.config` for any other of the harness.
+fn operator_values(config: &Config, recipes: &[Recipe]) -> BTreeMap<Surface, Arc<serde_json::Map<String, Value>>> {
+    let first = Arc::new(config.recipes.config.clone().into_iter().collect());
+    let main_evolves_harness = config.recipe.is_some() && recipes.first().is_some_and(surface::is_harness);
+    let harness = match main_evolves_harness {
+        true => Arc::clone(&first),
+        false => Arc::new(config.harness.config.clone().into_iter().collect()),
+    };
+    BTreeMap::from([(Surface::Weights, first), (Surface::Harness, harness)])
 }
 
 /// The scenarios; `opened` hears of each that comes alive.
@@ -296,12 +312,27 @@ fn redactor(config: &Config) -> Result<Arc<Redactor>, StartError> {
     Redactor::new(&config.redaction).map(Arc::new).map_err(|error| StartError::Config(error.to_string()))
 }
 
-/// The recipe that the server is started with, loaded and kept.
-async fn own_recipe(sandbox: &Sandbox, store: &Store, config: &Config) -> Result<Option<Recipe>, StartError> {
-    let Some(path) = &config.recipe else { return Ok(None) };
-    let (recipe, bytes) = component_file::load(sandbox, path, config).await?;
-    recipe_files::keep_bytes(store, &config.data, bytes, &recipe).await?;
-    Ok(Some(recipe))
+/// The recipes that the server is started with, loaded and kept: that of `recipe`, then that of `harness.recipe`.
+async fn own_recipes(sandbox: &Sandbox, store: &Store, config: &Config) -> Result<Vec<Recipe>, StartError> {
+    let mut recipes: Vec<Recipe> = Vec::new();
+    for path in config.recipe.iter().chain(&config.harness.recipe) {
+        let (recipe, bytes) = component_file::load(sandbox, path, config).await?;
+        recipe_files::keep_bytes(store, &config.data, bytes, &recipe).await?;
+        recipes.push(recipe);
+    }
+    let refuse = |told: &str| Err(StartError::Config(told.to_owned()));
+    if config.harness.recipe.is_some() && !recipes.last().is_some_and(surface::is_harness) {
+        return refuse("harness.recipe names a recipe that evolves weights; name it in 'recipe'");
+    }
+    if let [main, beside] = recipes.as_slice() {
+        if surface::is_harness(main) {
+            return refuse("'recipe' and harness.recipe both name one that evolves harnesses; leave one of them out");
+        }
+        if main.manifest().name == beside.manifest().name {
+            return refuse("'recipe' and harness.recipe bear the same name, and would share their state; rename one");
+        }
+    }
+    Ok(recipes)
 }
 
 /// The engine's part of the configuration.
@@ -329,6 +360,7 @@ fn defaults(config: &Config) -> ScenarioSettings {
         training_mode: config.scenarios.training_mode,
         max_staleness: config.scenarios.max_staleness,
         recipe_config: serde_json::Map::new(),
+        harness_config: serde_json::Map::new(),
         gate: Some(config.scenarios.gate),
     }
 }
@@ -350,10 +382,12 @@ fn workshop(
 ) -> Result<Option<Workshop>, StartError> {
     let bound = BoundModels::new(config, providers)?;
     let Some(recipe) = recipe else { return Ok(None) };
-    recipe
-        .manifest()
-        .check_config(&exchange.recipe_config)
-        .map_err(|problem| StartError::Config(format!("recipes.config: {problem}")))?;
+    for (surface, values) in &exchange.recipe_config {
+        let Some(recipe) = exchange.recipes.default_on(*surface) else { continue };
+        let key = if config.harness.recipe.is_some() && surface::is_harness(recipe) { "harness" } else { "recipes" };
+        let checked = recipe.manifest().check_config(values);
+        checked.map_err(|problem| StartError::Config(format!("{key}.config: {problem}")))?;
+    }
     let (training, verifiers) = (&config.training, &exchange.reads.verifiers);
     let environment = Environment {
         policies: recorded(&config.bindings),
@@ -384,18 +418,20 @@ async fn run_learners(workshop: Option<Workshop>, mut opened: mpsc::Receiver<Arc
     let mut learners = JoinSet::new();
     while let Some(scenario) = opened.recv().await {
         if let Some(workshop) = &workshop {
-            learners.spawn(keep_learning(workshop.clone(), scenario, pool_max));
+            for surface in surface::EVOLVED {
+                learners.spawn(keep_learning(workshop.clone(), (Arc::clone(&scenario), surface), pool_max));
+            }
         }
     }
 }
 
 /// A learner that panics is told about and started again; the other scenarios and serving go on meanwhile.
-async fn keep_learning(workshop: Workshop, scenario: Arc<Scenario>, pool_max: u32) {
+async fn keep_learning(workshop: Workshop, (scenario, surface): (Arc<Scenario>, Surface), pool_max: u32) {
     while !scenario.is_retired() {
-        let learner = learn_scenario(workshop.clone(), Arc::clone(&scenario), pool_max);
+        let learner = learn_scenario(workshop.clone(), (Arc::clone(&scenario), surface), pool_max);
         if AssertUnwindSafe(learner).catch_unwind().await.is_err() {
             tracing::error!(scenario = %scenario.key.1, "learner.panic");
-            scenario.set_status(|status| {
+            scenario.side(surface).set_status(|status| {
                 status.running = false;
                 status.last_error = Some("the learner failed unexpectedly; the server's log has the cause".to_owned());
             });

@@ -5,22 +5,25 @@
 mod forgetting;
 mod harness;
 mod minting;
+mod policies;
 mod rollouts;
+mod side;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use reef_core::{Release, ReleaseId, ScenarioName, Surface, TenantId};
 use reef_engine::Weights;
 use reef_release::{ReleaseError, ReleaseRepo};
-use reef_sandbox::{Fault, Quarantine, Recipe};
 use reef_store::{ReleaseStatus, ScenarioSettings, Store, StoreError};
-use tokio::sync::{Notify, RwLock as AsyncRwLock};
+use tokio::sync::RwLock as AsyncRwLock;
 
 pub use self::harness::HarnessContent;
 pub use self::minting::promoted;
+pub use self::policies::{LivePolicy, policy_files};
 pub use self::rollouts::LiveRollout;
+pub use self::side::{InUse, LearnerStatus, Side};
 use crate::clock::now_ms;
 use crate::weights::{WeightsCache, WeightsError};
 
@@ -52,34 +55,6 @@ impl Served {
     }
 }
 
-/// What the learner of a scenario is doing; shown in the status.
-#[derive(Debug, Clone, Default)]
-pub struct LearnerStatus {
-    /// A step is running.
-    pub running: bool,
-    /// Why no step runs.
-    pub waiting: Option<String>,
-    /// The last fault; cleared by the next success.
-    pub last_error: Option<String>,
-    /// What a check of the head found; cleared by the next one that finds nothing.
-    pub regression: Option<String>,
-    /// Held-out tasks that measure candidates; none = releases are not measured.
-    pub held_out: usize,
-    /// Milliseconds since the epoch until which the recipe is quarantined.
-    pub quarantined_until_ms: Option<i64>,
-}
-
-/// The recipe that a scenario learns with.
-#[derive(Debug, Clone)]
-pub struct InUse {
-    /// The recipe.
-    pub recipe: Recipe,
-    /// Which use of the scenario's history it is; 0 = the server's recipe, never exchanged.
-    pub position: u32,
-    /// The operator's values for recipes' keys; the scenario's own go over them.
-    pub config: Arc<serde_json::Map<String, serde_json::Value>>,
-}
-
 /// One scenario in service.
 #[derive(Debug)]
 pub struct Scenario {
@@ -88,20 +63,18 @@ pub struct Scenario {
     served: RwLock<Arc<Served>>,
     rollout: RwLock<Option<Arc<LiveRollout>>>,
     settings: RwLock<ScenarioSettings>,
-    recipe: RwLock<Option<InUse>>,
-    status: Mutex<LearnerStatus>,
-    /// What the recipe is known for in requests; forgotten with the process, and when another recipe comes.
-    requests: Mutex<Quarantine>,
-    /// Held by the learner for a turn, and by whoever exchanges the recipe between two.
+    weights: Side,
+    harness: Side,
+    router: Side,
+    policy: RwLock<Option<Arc<LivePolicy>>>,
+    /// Held by a learner for a turn, so that the surfaces take turns, and by whoever exchanges a recipe between two.
     pub learning: tokio::sync::Mutex<()>,
-    /// Rung when there may be something to learn.
-    pub wake: Notify,
-    /// Rung when the settings changed: whatever failed may work now.
-    pub changed: Notify,
     /// Held by whoever is about to mint a release in this scenario.
     pub minting: tokio::sync::Mutex<()>,
     /// It was forgotten: nothing is to be learned any more.
     retired: AtomicBool,
+    /// Held by whoever reads the settings to change them.
+    pub changing: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Scenario {
@@ -115,29 +88,12 @@ impl Scenario {
         *self.served.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(next);
     }
 
-    /// The recipe that the next turn of the learner uses; none while there is none, or before its first turn.
-    pub fn recipe(&self) -> Option<InUse> {
-        self.recipe.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Exchanges the recipe; running calls keep theirs.
-    pub fn use_recipe(&self, next: InUse) {
-        *self.requests.lock().unwrap_or_else(PoisonError::into_inner) = Quarantine::default();
-        *self.recipe.write().unwrap_or_else(PoisonError::into_inner) = Some(next);
-    }
-
-    /// May the recipe have a word on requests, or did it fail too often?
-    pub fn hears_requests(&self) -> bool {
-        self.requests.lock().unwrap_or_else(PoisonError::into_inner).blocked(now_ms()).is_none()
-    }
-
-    /// How the recipe did with a request.
-    pub fn heard_request(&self, ended: Result<(), &Fault>) {
-        let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
-        match ended {
-            Ok(()) if requests.is_clean() => {}
-            Ok(()) => requests.success(),
-            Err(fault) => requests.record(now_ms(), fault),
+    /// One surface of it.
+    pub fn side(&self, surface: Surface) -> &Side {
+        match surface {
+            Surface::Weights => &self.weights,
+            Surface::Harness => &self.harness,
+            Surface::Router => &self.router,
         }
     }
 
@@ -146,11 +102,31 @@ impl Scenario {
         self.retired.load(Ordering::Acquire)
     }
 
-    /// Ends its learner.
+    /// Ends its learners.
     fn retire(&self) {
         self.retired.store(true, Ordering::Release);
-        self.changed.notify_one();
-        self.wake.notify_one();
+        self.tell_changed();
+    }
+
+    /// The recipes in use, with the surfaces that they evolve.
+    pub fn recipes(&self) -> impl Iterator<Item = (Surface, InUse)> {
+        Surface::ALL.into_iter().filter_map(|surface| Some((surface, self.side(surface).recipe()?)))
+    }
+
+    /// The surface that stands for the scenario where one figure is shown: the first that has a recipe.
+    pub fn leading(&self) -> Surface {
+        self.recipes().next().map_or(Surface::Weights, |(surface, _)| surface)
+    }
+
+    /// Tells the learners that there may be something to learn.
+    pub fn wake(&self) {
+        Surface::ALL.into_iter().for_each(|surface| self.side(surface).wake.notify_one());
+    }
+
+    /// Tells them that whatever failed may work now.
+    pub fn tell_changed(&self) {
+        Surface::ALL.into_iter().for_each(|surface| self.side(surface).changed.notify_one());
+        self.wake();
     }
 
     /// The settings now.
@@ -158,24 +134,16 @@ impl Scenario {
         self.settings.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The scenario's values for the recipe's keys over the operator's.
+    /// The scenario's values for the keys of the recipe of a surface, over the operator's.
     pub fn recipe_config(
         &self,
+        surface: Surface,
         operator: &serde_json::Map<String, serde_json::Value>,
     ) -> serde_json::Map<String, serde_json::Value> {
         let mut config = operator.clone();
-        config.extend(self.settings().recipe_config);
+        let beside_weights = self.side(Surface::Weights).recipe().is_some();
+        config.extend(self.settings().recipe_values(surface, beside_weights).clone());
         config
-    }
-
-    /// The learner's state now.
-    pub fn status(&self) -> LearnerStatus {
-        self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Changes the learner's state.
-    pub fn set_status(&self, change: impl FnOnce(&mut LearnerStatus)) {
-        change(&mut self.status.lock().unwrap_or_else(PoisonError::into_inner));
     }
 }
 
@@ -220,6 +188,14 @@ pub enum ScenarioError {
     /// The stored harness of a release does not read.
     #[error("the harness of release {release} cannot be read: {problem}; roll back to another release")]
     Harness {
+        /// The release.
+        release: ReleaseId,
+        /// What is wrong.
+        problem: String,
+    },
+    /// The stored policy of a release does not read.
+    #[error("the routing policy of release {release} cannot be read: {problem}; roll back to another release")]
+    Policy {
         /// The release.
         release: ReleaseId,
         /// What is wrong.
@@ -381,20 +357,22 @@ impl Scenarios {
             served: RwLock::new(Arc::new(Served::new(head, weights, None))),
             rollout: RwLock::default(),
             settings: RwLock::new(settings),
-            recipe: RwLock::default(),
-            status: Mutex::default(),
-            requests: Mutex::default(),
+            weights: Side::default(),
+            harness: Side::default(),
+            router: Side::default(),
+            policy: RwLock::default(),
             learning: tokio::sync::Mutex::default(),
-            wake: Notify::new(),
-            changed: Notify::new(),
             minting: tokio::sync::Mutex::default(),
             retired: AtomicBool::new(false),
+            changing: Arc::default(),
         });
         if let Some(detour) = detour {
             self.take(&scenario, detour).await?;
         }
         self.resume_rollout(&scenario).await?;
-        self.align_harness(&scenario).await;
+        self.align(&scenario, Surface::Harness).await;
+        self.align(&scenario, Surface::Router).await;
+        self.apply_policy(&scenario).await;
         self.open.write().await.insert(key, Arc::clone(&scenario));
         // A full queue only means that learners start later; the receiver takes all of them.
         let _ = self.opened.send(Arc::clone(&scenario)).await;
@@ -421,8 +399,7 @@ impl Scenarios {
     pub async fn update(&self, scenario: &Scenario, settings: ScenarioSettings) -> Result<(), ScenarioError> {
         self.store.update_scenario(&scenario.key.0, &scenario.key.1, &settings).await?;
         *scenario.settings.write().unwrap_or_else(PoisonError::into_inner) = settings;
-        scenario.changed.notify_one();
-        scenario.wake.notify_one();
+        scenario.tell_changed();
         Ok(())
     }
 

@@ -33,20 +33,24 @@ pub struct Script {
     pub changes: String,
     /// Agents get no answer.
     pub down: bool,
-    /// Nobody gets an answer before the client gives up.
+    /// Nobody gets an answer for as long as this is set.
     pub stalled: bool,
 }
 
 /// An upstream whose agent ends its answer as wanted iff a rule says so. It does its work with the tool `exec`.
-async fn upstream() -> (String, Arc<Mutex<Script>>) {
+pub async fn upstream() -> (String, Arc<Mutex<Script>>) {
     let script = Arc::new(Mutex::new(Script { changes: CHANGE.to_owned(), down: false, stalled: false }));
     let held = Arc::clone(&script);
     let app = Router::new().fallback(move |body: String| {
-        let script = held.lock().expect("held").clone();
+        let held = Arc::clone(&held);
         async move {
-            if script.stalled {
-                tokio::time::sleep(Duration::from_secs(600)).await;
-            }
+            let script = loop {
+                let script = held.lock().expect("held").clone();
+                if !script.stalled {
+                    break script;
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            };
             answer(&script, &serde_json::from_str(&body).unwrap_or_default())
         }
     });
@@ -104,9 +108,12 @@ fn beside(script: &Script, instruction: &str, material: &str) -> String {
     }
 }
 
-/// Three sums, each with a verifier that reads the last line.
-fn tasks(folder: &Path) {
-    for (name, a, b) in [("one", 1, 2), ("two", 20, 22), ("three", 5, 5)] {
+/// Three sums.
+pub const SUMS: [(&str, u32, u32); 3] = [("one", 1, 2), ("two", 20, 22), ("three", 5, 5)];
+
+/// Sums, each with a verifier that reads the last line.
+pub fn tasks(folder: &Path, sums: &[(&str, u32, u32)]) {
+    for (name, a, b) in sums {
         let root = folder.join(name);
         fs::create_dir_all(root.join("files")).expect("made");
         fs::write(root.join("files/a"), format!("{a}\n")).expect("written");
@@ -124,7 +131,7 @@ fn tasks(folder: &Path) {
 }
 
 /// The recipe, the tasks and the model at this address.
-fn configure(config: &mut Config, recipe: &str, (url, tasks): (&str, &Path)) {
+pub fn configure(config: &mut Config, recipe: &str, (url, tasks): (&str, &Path)) {
     config.recipe = Some(component(&format!("reef_recipe_{recipe}.wasm")));
     let provider = json!({ "url": url, "models": { "far": "far-1" }, "retries_max": 0 });
     let provider: ProviderSection = serde_json::from_value(provider).expect("a provider");
@@ -145,7 +152,7 @@ pub async fn evolving_with(
 ) -> (TestHost, tempfile::TempDir, Arc<Mutex<Script>>) {
     let (url, script) = upstream().await;
     let folder = tempfile::tempdir().expect("a folder");
-    tasks(folder.path());
+    tasks(folder.path(), &SUMS);
     let path = folder.path().to_owned();
     let host = TestHost::start(move |config| {
         configure(config, recipe, (&url, &path));
@@ -242,7 +249,7 @@ async fn a_report_becomes_a_harness_release_that_replays_and_leaves_no_record() 
 async fn a_step_that_was_cut_off_is_formed_again_after_a_restart() {
     let (url, script) = upstream().await;
     let folder = tempfile::tempdir().expect("a folder");
-    tasks(folder.path());
+    tasks(folder.path(), &SUMS);
     let host = TestHost::start(|config| configure(config, "harness_evolve", (&url, folder.path()))).await;
     let caller = host.caller(SCENARIO);
     caller.create(json!({})).await;

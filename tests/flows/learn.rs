@@ -1,11 +1,12 @@
 //! From feedback to a release that serves, with the real model and the real recipe.
 
+use std::path::Path;
 use std::process::Command;
 
-use reqwest::Method;
+use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::support::{Caller, MODEL, TestHost, poll, sao};
+use crate::support::{Caller, Database, Home, MODEL, ServerProcess, TestHost, poll, sao};
 
 /// A recipe configuration that trains at once on few samples.
 pub fn quick() -> Value {
@@ -47,8 +48,17 @@ async fn greedy(caller: &Caller, prompt: &str) -> String {
 
 #[tokio::test]
 async fn feedback_becomes_a_release_that_serves_survives_a_restart_and_can_be_rolled_back() {
-    let host = host().await;
-    let caller = host.caller("learner");
+    for database in Database::all() {
+        let home = Home::new(database, |config| config.recipe = Some(sao()));
+        let (step, receipts) = learns_survives_and_goes_back(&home).await;
+        leaves_and_is_erased(&home, &step, &receipts).await;
+    }
+}
+
+/// The step that released, and the receipts of its batch.
+async fn learns_survives_and_goes_back(home: &Home) -> (Value, Vec<String>) {
+    let server = home.start();
+    let caller = server.caller("learner");
     caller.create(json!({ "recipe_config": quick(), "gate": { "kind": "always" } })).await;
     let before = greedy(&caller, "Tell me a fact.").await;
     let base = caller.releases().await[0].clone();
@@ -74,14 +84,15 @@ async fn feedback_becomes_a_release_that_serves_survives_a_restart_and_can_be_ro
     assert_eq!(json!(answer.release()), step["release"], "new answers come from the new release");
     let learned = greedy(&caller, "Tell me a fact.").await;
     assert_ne!(learned, before);
-    clone_holds_the_adapter(&host, &releases[0]);
-    fork_begins_with(&host, &releases[0], &learned).await;
+    clone_holds_the_adapter(home.data.path(), &releases[0]);
+    fork_begins_with(&server, &releases[0], &learned).await;
 
-    let host = TestHost::start_in(host.stop().await, |config| config.recipe = Some(sao())).await;
-    let caller = host.caller("learner");
+    assert!(server.terminate().success());
+    let server = home.start();
+    let caller = server.caller("learner");
     assert_eq!(greedy(&caller, "Tell me a fact.").await, learned, "the restart serves the same adapter");
-    assert_eq!(greedy(&host.caller("fork"), "Tell me a fact.").await, learned, "and so does the fork");
-    assert_eq!(greedy(&host.caller("bystander"), "Tell me a fact.").await, before, "others begin with the base");
+    assert_eq!(greedy(&server.caller("fork"), "Tell me a fact.").await, learned, "and so does the fork");
+    assert_eq!(greedy(&server.caller("bystander"), "Tell me a fact.").await, before, "others begin with the base");
 
     let rolled = caller.post(&caller.path("/rollback"), json!({ "release_id": base["release_id"] })).await.ok().body;
     assert_eq!(rolled["content_id"], base["content_id"]);
@@ -96,12 +107,36 @@ async fn feedback_becomes_a_release_that_serves_survives_a_restart_and_can_be_ro
         .await
         .ok();
     assert_eq!(pinned.body["choices"][0]["logprobs"].to_string(), learned, "a pinned release answers as it did");
-    host.stop().await;
+    assert!(server.terminate().success());
+    (step, receipts)
+}
+
+/// All records leave as lines, and an erased one is in no later line, nor its report; what it trained is named.
+async fn leaves_and_is_erased(home: &Home, step: &Value, receipts: &[String]) {
+    let server = home.start();
+    let caller = server.caller("learner");
+    let export = async || {
+        let lines = caller.get(&caller.path("/export")).await.ok().body;
+        lines.as_str().expect("lines").lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let before = export().await;
+    let erased = caller.post(&caller.path("/erase"), json!({ "record": receipts[0] })).await.ok().body;
+    assert_eq!((&erased["records"], &erased["waiting"]), (&json!(2), &json!(0)), "{erased}");
+    assert_eq!(erased["trained_releases"], json!([step["release"]]));
+    let after = export().await;
+    assert_eq!(before.len(), after.len() + 2);
+    assert!(before.iter().any(|line| line.contains(&receipts[0])));
+    assert!(!after.iter().any(|line| line.contains(&receipts[0])));
+    assert!(server.terminate().success());
+    let server = home.start();
+    let gone = server.caller("learner");
+    assert_eq!(gone.get(&gone.path(&format!("/records/{}", receipts[0]))).await.status, StatusCode::NOT_FOUND);
+    assert!(server.terminate().success());
 }
 
 /// A new scenario whose first request names the release has its weights as its own first release.
-async fn fork_begins_with(host: &TestHost, release: &Value, learned: &str) {
-    let fork = host.caller("fork");
+async fn fork_begins_with(server: &ServerProcess, release: &Value, learned: &str) {
+    let fork = server.caller("fork");
     let body = json!({ "model": MODEL, "messages": [{ "role": "user", "content": "Tell me a fact." }], "temperature": 0,
         "max_tokens": 16, "logprobs": true });
     for _ in 0..2 {
@@ -117,9 +152,9 @@ async fn fork_begins_with(host: &TestHost, release: &Value, learned: &str) {
 }
 
 /// What anybody can do with ordinary tools: clone, fetch the weights, look at the history.
-fn clone_holds_the_adapter(host: &TestHost, head: &Value) {
-    let copy = host.data.path().join("clone");
-    let remote = format!("file://{}", host.data.path().join("releases.git").display());
+fn clone_holds_the_adapter(data: &Path, head: &Value) {
+    let copy = data.join("clone");
+    let remote = format!("file://{}", data.join("releases.git").display());
     let git = |arguments: &[&str]| {
         let output = Command::new("git").args(arguments).output().expect("git runs");
         assert!(output.status.success(), "git {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));

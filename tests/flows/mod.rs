@@ -1,6 +1,7 @@
 //! What several parts do together: learn, roll back, survive, be traced.
 
 mod chain;
+mod composite;
 mod crash;
 mod evolve;
 mod evolvers;

@@ -177,8 +177,41 @@ async fn what_is_not_admitted_is_answered_with_its_reasons() {
         let answer = propose(&caller, mutations).await;
         assert_eq!((&answer["admitted"], &answer["release_id"]), (&json!(false), &head), "{answer}");
         assert!(answer["reason"].as_str().unwrap().contains(words), "{words}: {answer}");
+        let id = answer["proposal_id"].as_str().expect("an id");
+        let progress = caller.get(&format!("/reef/harness/requests/{id}/progress")).await.ok().body;
+        assert_eq!((&progress["state"], &progress["reason"]), (&json!("refused"), &answer["reason"]));
     }
     assert_eq!(caller.get("/reef/harness/releases").await.ok().body["releases"].as_array().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn every_proposal_is_listed_with_what_became_of_it() {
+    let caller = scenario().await;
+    let listed = async |query: &str| {
+        let listing = caller.get(&format!("/reef/harness/proposals{query}")).await.ok().body;
+        listing["proposals"].as_array().cloned().expect("a listing")
+    };
+    assert_eq!(listed("").await, Vec::<Value>::new());
+    let empty = json!([{ "op": "remove", "kind": "rules", "id": "none" }]);
+    let refused = propose(&caller, empty.clone()).await;
+    assert_eq!(refused["admitted"], false, "{refused}");
+    let held = propose(&caller, rule("style", "Be brief.\n")).await;
+    let rows = listed("").await;
+    let state = |row: &Value| (row["proposal_id"].clone(), row["state"].clone(), row["admitted"].clone());
+    let of =
+        |proposal: &Value, state: &str| (proposal["proposal_id"].clone(), json!(state), proposal["admitted"].clone());
+    assert_eq!(rows.iter().map(state).collect::<Vec<_>>(), [of(&held, "held"), of(&refused, "refused")]);
+    assert_eq!(rows[1]["reasons"], refused["reasons"], "the rules that it breaks");
+    assert_eq!((&rows[1]["reason"], &rows[1]["session"]), (&json!("short answers scored better"), &json!("s-1")));
+    assert_eq!((&rows[0]["release_id"], &rows[1]["release_id"]), (&held["release_id"], &refused["release_id"]));
+    propose(&caller, empty).await;
+    assert_eq!(listed("").await.len(), 2, "the same again is the same");
+    assert_eq!(listed("?limit=1").await.len(), 1);
+    caller.post(&caller.path("/promote"), json!({ "release_id": held["release_id"] })).await.ok();
+    assert!(listed("").await.iter().any(|row| state(row) == of(&held, "released")));
+    caller.post(&caller.path("/erase"), json!({ "session": "s-1" })).await.ok();
+    let rows = listed("").await;
+    assert_eq!((rows.len(), &rows[0]["session"], &rows[0]["reason"]), (1, &Value::Null, &json!("erased")));
 }
 
 #[tokio::test]

@@ -13,6 +13,7 @@ mod releases;
 mod report;
 mod responses;
 mod rollouts;
+mod routing;
 mod scenarios;
 mod stream;
 mod structured;

@@ -7,6 +7,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
+use reef::config::Config;
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -14,7 +15,7 @@ use super::{events, stored};
 use crate::support::{Caller, MODEL, TestHost, poll};
 
 /// What the upstream was sent.
-type Seen = Arc<Mutex<Vec<(HeaderMap, Value)>>>;
+pub type Seen = Arc<Mutex<Vec<(HeaderMap, Value)>>>;
 
 const STREAM: &str = "data: {\"id\":\"u\",\"odd\":1,\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"Hi\"}}]}\n\n\
     data: {\"id\":\"u\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\" there\"}}]}\n\n";
@@ -66,7 +67,7 @@ async fn answer(uri: &Uri, body: &Value) -> Response {
     }
 }
 
-async fn upstream() -> (String, Seen) {
+pub async fn upstream() -> (String, Seen) {
     let seen = Seen::default();
     let kept = Arc::clone(&seen);
     let app = Router::new().fallback(move |uri: Uri, headers: HeaderMap, body: String| {
@@ -83,17 +84,19 @@ async fn upstream() -> (String, Seen) {
     (format!("http://{address}"), seen)
 }
 
-async fn host() -> (TestHost, Caller, Seen) {
-    let (url, seen) = upstream().await;
+/// A provider of the upstream at this address, with these models beside one that answers.
+pub fn provide(config: &mut Config, url: &str) {
     let mut models = json!({ "far": "far-1" });
     for name in ["down", "picky", "slow", "broken", "unended", "locked", "flat"] {
         models[name] = json!(name);
     }
     let section = json!({ "url": url, "models": models, "retries_max": 0 });
-    let host = TestHost::start(|config| {
-        config.providers.insert("there".to_owned(), serde_json::from_value(section).expect("a section"));
-    })
-    .await;
+    config.providers.insert("there".to_owned(), serde_json::from_value(section).expect("a section"));
+}
+
+async fn host() -> (TestHost, Caller, Seen) {
+    let (url, seen) = upstream().await;
+    let host = TestHost::start(|config| provide(config, &url)).await;
     // Not the name of a model, which would be an alias of it.
     let caller = host.caller("elsewhere");
     (host, caller, seen)

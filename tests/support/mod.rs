@@ -1,7 +1,9 @@
 //! Servers for tests: one shared by all that only need a scenario, and own ones for the rest.
 
 mod caller;
+mod database;
 mod process;
+mod tiny;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,7 +14,9 @@ use reef::config::Config;
 use reef::host::{self, Running};
 
 pub use caller::{Answer, Caller, MODEL, poll};
+pub use database::{Database, Home};
 pub use process::ServerProcess;
+pub use tiny::{TINY, tiny_model};
 
 /// The repository's root.
 pub fn root() -> PathBuf {

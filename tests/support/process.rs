@@ -2,7 +2,9 @@
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use reef::config::Config;
 
 use super::{Caller, model, reef};
 
@@ -26,6 +28,21 @@ impl ServerProcess {
         if !arguments.contains(&"--config") {
             command.args(["--listen", "127.0.0.1:0"]);
         }
+        Self::spawn(command)
+    }
+
+    /// Starts `reef serve` as it is configured; the configuration is left in the data folder.
+    pub fn start_on(config: &Config, environment: &[(&str, &Path)]) -> Self {
+        let file = config.data.join("reef.yaml");
+        // JSON is YAML.
+        let text = serde_json::to_string(config).expect("a configuration");
+        std::fs::write(&file, text).expect("written");
+        let mut command = reef();
+        command.envs(environment.iter().copied()).arg("serve").arg("--config").arg(file);
+        Self::spawn(command)
+    }
+
+    fn spawn(mut command: Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().expect("reef starts");
         let output = BufReader::new(child.stdout.take().expect("its output"));
         let line = output
@@ -47,10 +64,15 @@ impl ServerProcess {
         self.child.wait().expect("gone");
     }
 
+    /// How it ended, if it has.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().expect("a status")
+    }
+
     /// SIGTERM, as a service manager does.
-    pub fn terminate(mut self) -> std::process::ExitStatus {
+    pub fn terminate(mut self) -> ExitStatus {
         let pid = self.child.id().to_string();
-        std::process::Command::new("kill").args(["-TERM", &pid]).status().expect("kill runs");
+        Command::new("kill").args(["-TERM", &pid]).status().expect("kill runs");
         self.child.wait().expect("gone")
     }
 }

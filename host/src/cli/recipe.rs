@@ -75,7 +75,8 @@ pub(super) enum RecipeCommand {
         after_help = "The reports arrive in their order and a selection follows each. What serves, and so every lag, is\nwhat served when the report arrived; what an imagined step proposes serves nobody.\n\nExample:\n  reef recipe backtest my_recipe.wasm --scenario my-agent --set batch_size=16"
     )]
     Backtest(BacktestArgs),
-    /// Exchange the recipe of a scenario while it runs: tried on recorded selections, state migrated, then swapped.
+    /// Exchange the recipe of a scenario while it runs, on the surface that it evolves: tried on recorded selections, state
+    /// migrated, then swapped.
     #[command(after_help = "Example:\n  reef recipe use my_recipe.wasm --scenario my-agent")]
     Use {
         /// Component.
@@ -92,6 +93,9 @@ pub(super) enum RecipeCommand {
         /// Scenario.
         #[arg(long, value_parser = scenario_name)]
         scenario: ScenarioName,
+        /// weights or harness, where recipes evolve both; else the one that is evolved.
+        #[arg(long, value_parser = ["weights", "harness"])]
+        surface: Option<String>,
         #[command(flatten)]
         remote: Remote,
     },
@@ -136,8 +140,9 @@ pub(super) async fn run(command: RecipeCommand) -> Result<(), StartError> {
             let bytes = component_file::read_async(&path, SENT_BYTES_MAX).await?;
             show(&Client::new(&remote.url)?.put(&format!("/reef/scenarios/{scenario}/recipe"), bytes).await?)
         }
-        RecipeCommand::Rollback { scenario, remote } => {
-            let path = format!("/reef/scenarios/{scenario}/recipe/rollback");
+        RecipeCommand::Rollback { scenario, surface, remote } => {
+            let query = surface.map(|surface| format!("?surface={surface}")).unwrap_or_default();
+            let path = format!("/reef/scenarios/{scenario}/recipe/rollback{query}");
             show(&Client::new(&remote.url)?.post(&path, &json!({})).await?)
         }
     }

@@ -120,16 +120,20 @@ async fn export(
     out: Option<&Path>,
 ) -> Result<(), StartError> {
     let failed = |error: std::io::Error| StartError::Other(format!("the export cannot be written: {error}"));
-    let mut file: Box<dyn Write> = match out {
-        Some(path) => Box::new(std::io::BufWriter::new(std::fs::File::create(path).map_err(failed)?)),
-        None => Box::new(std::io::stdout().lock()),
-    };
     let (bar, format_name) = match format {
         Format::Jsonl => (bar(BAR, false), "jsonl"),
         Format::Parquet => (bar(BYTES_BAR, false), "parquet"),
     };
     let path = format!("/reef/scenarios/{scenario}/export?after_sequence={after}&format={format_name}");
     let mut answer = client.open(&path).await?;
+    // What stood in the file before goes when the export is whole.
+    let folder = out.map(|path| path.parent().filter(|folder| !folder.as_os_str().is_empty()));
+    let beside = folder.map(|folder| tempfile::NamedTempFile::new_in(folder.unwrap_or(Path::new("."))));
+    let mut beside = beside.transpose().map_err(failed)?;
+    let mut file: Box<dyn Write> = match &mut beside {
+        Some(beside) => Box::new(std::io::BufWriter::new(beside.as_file_mut())),
+        None => Box::new(std::io::stdout().lock()),
+    };
     while let Some(chunk) = client.next(&mut answer).await? {
         bar.inc(match format {
             Format::Jsonl => chunk.iter().filter(|byte| **byte == b'\n').count() as u64,
@@ -138,6 +142,10 @@ async fn export(
         file.write_all(&chunk).map_err(failed)?;
     }
     file.flush().map_err(failed)?;
+    drop(file);
+    if let (Some(beside), Some(path)) = (beside, out) {
+        beside.persist(path).map_err(|error| failed(error.error))?;
+    }
     bar.finish();
     Ok(())
 }

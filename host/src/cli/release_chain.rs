@@ -296,6 +296,9 @@ fn report_text(report: &Report) -> String {
     if let Some(harness) = &report.harness_head {
         let _ = writeln!(out, "harness   {harness}");
     }
+    if let Some(router) = &report.router_head {
+        let _ = writeln!(out, "router    {router}");
+    }
     let _ = writeln!(out, "releases  {} ({} pruned), {}", checked.releases, report.pruned, HumanBytes(checked.bytes));
     for finding in report.findings.iter().take(FINDINGS_SHOWN_MAX) {
         let _ = writeln!(out, "problem   {finding}");

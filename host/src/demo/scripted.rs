@@ -279,7 +279,9 @@ pub fn step(number: u32, parent: ReleaseId, batch: Vec<RecordId>, outcome: StepO
     ];
     Step {
         step: number,
+        surface: Some(Surface::Weights),
         parent,
+        beside: BTreeMap::new(),
         batch,
         recipe: "sao@0.1.0".to_owned(),
         seed: 1,

@@ -11,6 +11,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HarnessSection {
+    /// Component that evolves the harness of every scenario, beside the recipe of the weights; none = only what is
+    /// uploaded for a scenario, or the server's `recipe` where that evolves harnesses.
+    pub recipe: Option<PathBuf>,
+    /// Values for the keys of that recipe, and of those that are uploaded; a scenario may override them.
+    pub config: BTreeMap<String, serde_json::Value>,
     /// `auto`: what passes is released; `review`: it waits for a person.
     pub release: ReleaseMode,
     /// Folders of tasks, by scenario, or by `TENANT/SCENARIO` where several tenants have one of that name.
@@ -52,7 +57,14 @@ pub struct EpisodeSection {
 
 impl Default for HarnessSection {
     fn default() -> Self {
-        Self { release: ReleaseMode::Auto, tasks: BTreeMap::new(), model: None, episodes: EpisodeSection::default() }
+        Self {
+            recipe: None,
+            config: BTreeMap::new(),
+            release: ReleaseMode::Auto,
+            tasks: BTreeMap::new(),
+            model: None,
+            episodes: EpisodeSection::default(),
+        }
     }
 }
 

@@ -25,6 +25,10 @@ use crate::scenarios::{ScenarioError, Scenarios};
 const TAG_VALUE_BYTES_MAX: usize = 512;
 /// Tags of one request.
 const TAGS_MAX: usize = 32;
+/// Tag of a record: the release of the routing policy that chose its model.
+pub const POLICY_TAG: &str = "routing-policy";
+/// Tag of a record: the number of the policy's rule, and the model that was asked under it.
+pub const ROUTE_TAG: &str = "routing-rule";
 
 /// The authenticated sender of a request and what its headers ask for.
 #[derive(Debug, Clone)]
@@ -222,7 +226,7 @@ fn tags(headers: &HeaderMap) -> Result<BTreeMap<Tag, String>, ApiError> {
     let mut tags = BTreeMap::new();
     for name in headers.keys() {
         if let Some(tag) = name.as_str().strip_prefix("x-reef-tag-") {
-            if [ROLLOUT_TAG, ROLLOUT_UNIT_TAG].contains(&tag) {
+            if [ROLLOUT_TAG, ROLLOUT_UNIT_TAG, POLICY_TAG, ROUTE_TAG].contains(&tag) {
                 let told = format!("the tag '{tag}' is given by the server; use another name");
                 return Err(ApiError::invalid(name.as_str(), told));
             }

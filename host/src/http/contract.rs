@@ -1,5 +1,5 @@
-//! `GET /reef/scenarios/{s}/contract`: what a scenario asks of whoever feeds it. The fields of reports that its recipe
-//! reads, the keys that an operator may set, what it trains on and when; the first five keys are those of the protocol.
+//! `GET /reef/scenarios/{s}/contract`: what a scenario asks of whoever feeds it. The fields of reports that its recipes
+//! read, the keys that an operator may set, what it trains on and when; the first five keys are those of the protocol.
 
 use axum::Json;
 use axum::extract::State;
@@ -18,9 +18,10 @@ pub async fn show(
     Path(name): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
     let scenario = management.open(&caller, Scope::Read, &name).await?;
-    let own = scenario.recipe().map(|now| now.recipe);
-    let manifest = own.as_ref().map(|recipe| recipe.manifest()).or(management.manifest.as_deref());
-    let (settings, learner) = (scenario.settings(), scenario.status());
+    let manifests = management.manifests.of(Some(&scenario));
+    let (manifest, beside) = (manifests.values().next(), manifests.values().nth(1));
+    let (settings, learner) = (scenario.settings(), scenario.side(scenario.leading()).status());
+    let fields: Vec<_> = manifests.values().flat_map(|manifest| &manifest.report_fields).collect();
     let required: &[&str] = if manifest.is_some() { &["inference", "report"] } else { &["inference"] };
     Ok(Json(json!({
         "scenario": scenario.key.1,
@@ -30,10 +31,11 @@ pub async fn show(
         "required_request_types": required,
         "surface": manifest.map(|manifest| manifest.surface),
         "report": {
-            "score": if manifest.is_some_and(|manifest| manifest.needs_score) { "required" } else { "optional" },
-            "metadata": manifest.map(|manifest| manifest.report_fields.as_slice()).unwrap_or_default(),
+            "score": if manifests.values().any(|manifest| manifest.needs_score) { "required" } else { "optional" },
+            "metadata": fields,
         },
         "recipe_config": manifest.map(|manifest| manifest.config.as_slice()).unwrap_or_default(),
+        "harness_config": beside.map(|manifest| manifest.config.as_slice()).unwrap_or_default(),
         "max_staleness": settings.max_staleness,
     })))
 }

@@ -3,6 +3,7 @@
 //! stable code, and 429 and 503 carry an integer `Retry-After`.
 
 use std::borrow::Cow;
+use std::io::ErrorKind;
 
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -10,6 +11,7 @@ use axum::response::{IntoResponse, Response};
 use reef_core::{InvalidName, ReportError};
 use reef_dialects::{Dialect, Refusal};
 use reef_engine::EngineError;
+use reef_release::ReleaseError;
 use reef_store::StoreError;
 use serde_json::{Value, json};
 
@@ -60,6 +62,13 @@ impl ApiError {
     pub fn internal(context: &str, cause: impl std::fmt::Display) -> Self {
         tracing::error!(%cause, "{context}");
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", format!("{context}; the server's log has the cause"))
+    }
+
+    /// 503, for a disk that takes no more.
+    fn disk_full(cause: &dyn std::fmt::Display) -> Self {
+        tracing::error!(%cause, "store");
+        let told = "the server's disk takes no more data; nothing was stored; its operator must free space";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "disk_full", told)
     }
 
     fn reef_body(&self) -> Value {
@@ -151,10 +160,16 @@ impl From<ScenarioError> for ApiError {
             ScenarioError::Recipe(_) | ScenarioError::TooMany(_) | ScenarioError::Learning(_) => {
                 Self::conflict(error.to_string())
             }
+            ScenarioError::Release(ReleaseError::Disk { cause, .. })
+                if matches!(cause.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) =>
+            {
+                Self::disk_full(&cause)
+            }
             ScenarioError::Release(_)
             | ScenarioError::Interrupted
             | ScenarioError::HeldOut(_)
-            | ScenarioError::Harness { .. } => Self::internal("the release repository failed", error),
+            | ScenarioError::Harness { .. }
+            | ScenarioError::Policy { .. } => Self::internal("the release repository failed", error),
         }
     }
 }
@@ -173,11 +188,7 @@ impl From<StoreError> for ApiError {
                 Self::not_found(message)
             }
             StoreError::Conflict(_) | StoreError::HeadMoved { .. } => Self::conflict(message),
-            StoreError::Full { .. } | StoreError::ReadOnly { .. } => {
-                tracing::error!(error = %message, "store");
-                let told = "the server's disk takes no more data; nothing was stored; its operator must free space";
-                Self::new(StatusCode::SERVICE_UNAVAILABLE, "disk_full", told)
-            }
+            StoreError::Full { .. } | StoreError::ReadOnly { .. } => Self::disk_full(&message),
             StoreError::Invalid(_) => Self::new(StatusCode::BAD_REQUEST, "invalid_request", message),
             _ => {
                 tracing::error!(error = %message, "store");

@@ -22,6 +22,7 @@ pub mod releases;
 pub mod replay;
 pub mod report;
 pub mod rollouts;
+pub mod routing;
 pub mod scenarios;
 pub mod status;
 
@@ -114,6 +115,7 @@ pub fn router(parts: Parts) -> Router {
         .route("/versions", get(releases::list))
         .route("/recipe", get(recipe::show).put(recipe::put))
         .route("/recipe/rollback", post(recipe::rollback))
+        .route("/router", get(routing::show).post(routing::propose))
         .route("/rollback", post(releases::rollback))
         .route("/promote", post(releases::promote))
         .route("/reject", post(releases::reject))
@@ -130,7 +132,7 @@ pub fn router(parts: Parts) -> Router {
         .route("/releases", get(harness::releases))
         .route("/versions", get(harness::versions))
         .route("/releases/{step}/page", get(harness::page::page))
-        .route("/proposals", post(harness::proposals::propose))
+        .route("/proposals", get(harness::proposals::list).post(harness::proposals::propose))
         .route("/requests/{id}/progress", get(harness::proposals::progress))
         .route("/install", get(harness::install::install))
         .route("/adapters", get(harness::adapters));

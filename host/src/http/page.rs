@@ -187,6 +187,10 @@ impl Shown {
             body.push_str(&format!("<p><strong>{kind}</strong> {}</p>", escape(reason)));
             let told = format!("recipe {}, seed {}, from {}", step.recipe, step.seed, step.parent);
             body.push_str(&format!("<p class=\"quiet\"><code>{}</code></p>", escape(&told)));
+            for (surface, head) in &step.beside {
+                let told = format!("beside the {} of release {head}", surface.as_str());
+                body.push_str(&format!("<p class=\"quiet\"><code>{}</code></p>", escape(&told)));
+            }
         }
         if let Some(ListedRelease { release, status }) = &self.release {
             let status = short(status);

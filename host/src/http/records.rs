@@ -130,7 +130,7 @@ async fn import(
         });
     }
     let appended = feedback.store.import(&scenario.key.0, &scenario.key.1, read).await?;
-    scenario.wake.notify_one();
+    scenario.wake();
     let duplicates = appended.iter().filter(|record| record.duplicate).count();
     let last = appended.iter().map(|record| record.sequence).max();
     Ok(Json(json!({
@@ -151,7 +151,10 @@ pub async fn erase(
     // A client that goes away must not leave half of it behind.
     let erased = tokio::spawn(erase_now(store, scenario, what)).await;
     let erased = erased.map_err(|error| ApiError::internal("the erasure broke down; ask again", error))??;
-    Ok(Json(json!({ "records": erased.records, "waiting": erased.waiting, "trained_releases": erased.releases })))
+    Ok(Json(json!({
+        "records": erased.records, "waiting": erased.waiting, "state_entries": erased.state_entries,
+        "trained_releases": erased.releases,
+    })))
 }
 
 async fn erase_now(store: Store, scenario: Arc<Scenario>, what: Selector) -> Result<reef_store::Erased, StoreError> {

@@ -18,6 +18,7 @@ use super::error::ApiError;
 use super::params::{Path, Query};
 use super::scenarios::Management;
 use crate::config::Scope;
+use crate::jobs::surface;
 use crate::scenarios::{Scenario, promoted, to_the_end};
 
 /// Steps of one listing.
@@ -116,6 +117,10 @@ impl Target {
         body: &Map<String, Value>,
     ) -> Result<Self, ApiError> {
         let scenario = management.open(caller, Scope::Admin, name).await?;
+        if let Some(field) = body.keys().find(|field| *field != "release_id") {
+            let field: String = field.chars().take(64).collect();
+            return Err(ApiError::invalid(field.clone(), format!("'{field}' is not known; send release_id alone")));
+        }
         let release = match body.get("release_id") {
             Some(Value::String(id)) => ReleaseId::parse(id.as_str())?,
             _ => return Err(ApiError::invalid("release_id", "name the release in 'release_id'")),
@@ -135,7 +140,8 @@ pub async fn rollback(State(management): State<Management>, target: Target) -> R
     mint(management, target, origin).await
 }
 
-/// `POST …/promote {release_id}`: serves a held candidate, or accepts a change of the harness that waits.
+/// `POST …/promote {release_id}`: serves a held candidate, or accepts a change of the harness or of the routing
+/// policy that waits.
 pub async fn promote(State(management): State<Management>, target: Target) -> Result<Json<Value>, ApiError> {
     let origin = match (target.status, &target.origin) {
         // A change of the harness is one of a certain head, whoever proposed it.
@@ -166,8 +172,8 @@ async fn mint(management: Management, target: Target, origin: ReleaseOrigin) -> 
     let minted = async move {
         let Target { scenario, release, surface, .. } = target;
         match surface {
-            Surface::Harness => management.scenarios.mint_harness_copy(&scenario, &release, why).await,
-            Surface::Weights | Surface::Router => management.scenarios.mint_copy(&scenario, &release, why).await,
+            Surface::Harness | Surface::Router => management.scenarios.mint_copy_beside(&scenario, &release, why).await,
+            Surface::Weights => management.scenarios.mint_copy(&scenario, &release, why).await,
         }
     };
     Ok(Json(json!(to_the_end(minted).await?)))
@@ -176,6 +182,12 @@ async fn mint(management: Management, target: Target, origin: ReleaseOrigin) -> 
 /// `POST …/reject {release_id}`: a held candidate will never be served.
 pub async fn reject(State(management): State<Management>, target: Target) -> Result<Json<Value>, ApiError> {
     let (tenant, name) = &target.scenario.key;
+    let answers = |release: &ReleaseId| target.scenario.rollout().is_some_and(|live| live.rollout.release == *release);
+    if answers(&target.release) {
+        let told =
+            format!("release {} answers a part of the traffic; stop that first, with DELETE …/rollout", target.release);
+        return Err(ApiError::conflict(told));
+    }
     management.store.reject_held(tenant, name, &target.release).await?;
     Ok(Json(json!({ "release_id": target.release, "status": "rejected" })))
 }
@@ -184,9 +196,10 @@ pub async fn reject(State(management): State<Management>, target: Target) -> Res
 #[derive(Debug, Deserialize)]
 pub struct StepsQuery {
     limit: Option<u32>,
+    surface: Option<Surface>,
 }
 
-/// `GET …/steps`, newest first.
+/// `GET …/steps`, newest first; with `surface`, those of it among the last thousand.
 pub async fn steps(
     State(management): State<Management>,
     caller: Caller,
@@ -195,7 +208,18 @@ pub async fn steps(
 ) -> Result<Json<Value>, ApiError> {
     let scenario = management.open(&caller, Scope::Read, &name).await?;
     let limit = query.limit.unwrap_or(STEPS_MAX).clamp(1, STEPS_MAX);
-    let steps = management.store.steps(&scenario.key.0, &scenario.key.1, limit).await?;
+    let looked_at = if query.surface.is_some() { STEPS_MAX } else { limit };
+    let mut steps = management.store.steps(&scenario.key.0, &scenario.key.1, looked_at).await?;
+    if let Some(wanted) = query.surface {
+        let mut kept = Vec::new();
+        for step in steps {
+            if surface::of_step(&management.store, &scenario.key, &step).await? == wanted {
+                kept.push(step);
+            }
+        }
+        steps = kept;
+        steps.truncate(limit as usize);
+    }
     Ok(Json(json!({ "scenario": scenario.key.1, "steps": steps })))
 }
 

@@ -6,9 +6,9 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use reef_core::Report;
+use reef_core::{RecordId, Report};
 use reef_intake::Redactor;
-use reef_sandbox::{Manifest, Recipe};
+use reef_sandbox::Manifest;
 use reef_store::Store;
 use serde_json::{Map, Value, json};
 use tracing::Instrument;
@@ -20,6 +20,7 @@ use super::redaction::redact_report;
 use crate::clock::now_ms;
 use crate::config::Scope;
 use crate::receipts::Receipts;
+use crate::recipes::Manifests;
 use crate::scenarios::{Scenario, Scenarios};
 use crate::telemetry;
 
@@ -39,8 +40,8 @@ pub struct Feedback {
     pub receipts: Receipts,
     /// How long to wait for those.
     pub receipt_wait: Duration,
-    /// Manifest of the server's recipe, whose report fields are checked here.
-    pub manifest: Option<Arc<Manifest>>,
+    /// Manifests of the server's recipes, whose report fields are checked here.
+    pub manifests: Manifests,
     /// Takes secrets out before anything is stored.
     pub redactor: Arc<Redactor>,
 }
@@ -71,8 +72,7 @@ pub async fn report(
     let name = &scenario.key.1;
     let body = of_session(&feedback, &scenario, body).await?;
     let mut report = Report::from_body(&body, now_ms())?;
-    let own = scenario.recipe().map(|now| now.recipe);
-    if let Some(manifest) = own.as_ref().map(Recipe::manifest).or(feedback.manifest.as_deref()) {
+    for manifest in feedback.manifests.of(Some(&scenario)).values() {
         hand_words_over(manifest, &mut report);
         manifest.check_metadata(&report.metadata).map_err(|problem| ApiError::invalid("metadata", problem))?;
     }
@@ -92,7 +92,7 @@ pub async fn report(
     let appended = feedback.store.append_report(&scenario.key.0, &scenario.key.1, report).instrument(span).await?;
     if !appended.duplicate {
         metrics::counter!("reef_reports_total").increment(1);
-        scenario.wake.notify_one();
+        scenario.wake();
     }
     Ok(Json(json!({ "agent_record_id": id, "scenario": name, "request_type": "report" })))
 }
@@ -112,6 +112,11 @@ async fn of_session(
         return Err(ApiError::invalid("session", "name a 'session' or 'references', not both"));
     }
     let (tenant, name) = &scenario.key;
+    if let Some(known) = sent_before(feedback, scenario, &body).await? {
+        // The session may have gone on since: what is sent again says what it said.
+        body.insert("references".to_owned(), json!(known));
+        return Ok(body);
+    }
     let receipts = feedback.store.session_receipts(tenant, name, &session, SESSION_RECEIPTS_MAX).await?;
     if receipts.is_empty() {
         let shown: String = session.chars().take(64).flat_map(char::escape_default).collect();
@@ -120,6 +125,21 @@ async fn of_session(
     }
     body.insert("references".to_owned(), json!(receipts));
     Ok(body)
+}
+
+/// What a report with the id of this one refers to, if there is one.
+async fn sent_before(
+    feedback: &Feedback,
+    scenario: &Scenario,
+    body: &Map<String, Value>,
+) -> Result<Option<Vec<RecordId>>, ApiError> {
+    let Some(id) = body.get("agent_record_id").and_then(Value::as_str) else { return Ok(None) };
+    let (tenant, name) = &scenario.key;
+    let record = feedback.store.record(tenant, name, &RecordId::parse(id)?).await?;
+    Ok(record.and_then(|stored| match stored.body {
+        reef_store::RecordBody::Report(report) => Some(report.references),
+        reef_store::RecordBody::Inference(_) | reef_store::RecordBody::Instruction(_) => None,
+    }))
 }
 
 /// Without a trace of its own, a report continues the trace of the record that it grades.

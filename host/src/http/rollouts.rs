@@ -96,6 +96,7 @@ pub async fn pin(
         let head = if head == to {
             head
         } else {
+            management.scenarios.check_served(&scenario, &to).await?;
             let decision = promoted(by, format!("rolled back to {to}, to be pinned"));
             let origin = ReleaseOrigin::Rollback { to: to.clone() };
             management.scenarios.mint_copy(&scenario, &to, (origin, decision)).await?.release_id

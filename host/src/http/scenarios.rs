@@ -5,9 +5,8 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use reef_core::{Gate, HeldOutTask, ReleaseId, ScenarioName};
+use reef_core::{Gate, HeldOutTask, ReleaseId, ScenarioName, Surface};
 use reef_engine::Engine;
-use reef_sandbox::{Manifest, Recipe};
 use reef_store::{ScenarioSettings, Store, TrainingMode};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -19,6 +18,7 @@ use super::params::Path;
 use super::replay::Replays;
 use crate::config::Scope;
 use crate::jobs::exchange_recipe::Exchange;
+use crate::recipes::Manifests;
 use crate::scenarios::{Scenario, Scenarios, to_the_end};
 
 /// Tasks of one scenario.
@@ -35,8 +35,8 @@ pub struct Management {
     pub scenarios: Arc<Scenarios>,
     /// Renders held-out prompts, to refuse what does not fit.
     pub engine: Engine,
-    /// Manifest of the server's recipe, whose configuration is checked here.
-    pub manifest: Option<Arc<Manifest>>,
+    /// Manifests of the server's recipes, whose configuration is checked here.
+    pub manifests: Manifests,
     /// Exchanges recipes; none on a server without a learner.
     pub exchange: Option<Exchange>,
     /// Does stored steps again.
@@ -54,18 +54,18 @@ impl Management {
 
     /// What exchanges recipes, or why none can be.
     pub fn exchange(&self) -> Result<Exchange, ApiError> {
-        let told = "this server was started without a recipe and does not learn; start it with --recipe";
+        let told = "this server was started without a recipe and does not learn; start it with --recipe, or with harness.recipe";
         self.exchange.clone().ok_or_else(|| ApiError::conflict(told))
     }
 
     /// Refuses settings that no step could run with.
     fn check(&self, scenario: Option<&Scenario>, settings: &ScenarioSettings) -> Result<(), ApiError> {
-        let own = scenario.and_then(Scenario::recipe).map(|now| now.recipe);
-        let manifest = own.as_ref().map(Recipe::manifest).or(self.manifest.as_deref());
-        if let Some(manifest) = manifest {
-            manifest
-                .check_config(&settings.recipe_config)
-                .map_err(|problem| ApiError::invalid("recipe_config", problem))?;
+        let manifests = self.manifests.of(scenario);
+        let beside_weights = manifests.contains_key(&Surface::Weights);
+        for (surface, manifest) in &manifests {
+            let named = if *surface == Surface::Harness && beside_weights { "harness_config" } else { "recipe_config" };
+            let checked = manifest.check_config(settings.recipe_values(*surface, beside_weights));
+            checked.map_err(|problem| ApiError::invalid(named, problem))?;
         }
         settings.gate.map_or(Ok(()), Gate::check).map_err(|problem| ApiError::invalid("gate", problem))
     }
@@ -84,6 +84,8 @@ struct SettingsBody {
     #[serde(default)]
     recipe_config: Option<Map<String, Value>>,
     #[serde(default)]
+    harness_config: Option<Map<String, Value>>,
+    #[serde(default)]
     gate: Option<Gate>,
     /// A release that a new scenario begins with.
     #[serde(default)]
@@ -101,6 +103,7 @@ impl SettingsBody {
             training_mode: self.training_mode.unwrap_or(settings.training_mode),
             max_staleness: self.max_staleness.unwrap_or(settings.max_staleness),
             recipe_config: self.recipe_config.unwrap_or(settings.recipe_config),
+            harness_config: self.harness_config.unwrap_or(settings.harness_config),
             gate: self.gate.or(settings.gate),
         }
     }
@@ -169,9 +172,14 @@ pub async fn update(
         let told = "what a scenario began with cannot be changed; create a new one, or roll this one back";
         return Err(ApiError::invalid("release_id", told));
     }
+    // Of two changes at the same time the second is made to what the first has left.
+    let changing = Arc::clone(&scenario.changing).lock_owned().await;
     let settings = body.over(scenario.settings());
     management.check(Some(&scenario), &settings)?;
-    let updated = async move { management.scenarios.update(&scenario, settings).await.map(|()| scenario) };
+    let updated = async move {
+        let _changing = changing;
+        management.scenarios.update(&scenario, settings).await.map(|()| scenario)
+    };
     Ok(Json(describe(&*to_the_end(updated).await?)))
 }
 
@@ -228,8 +236,7 @@ pub async fn put_held_out(
     let checked = tokio::task::spawn_blocking(move || check_fit(&engine, &tasks).map(|()| tasks)).await;
     let tasks = checked.map_err(|error| ApiError::internal("the held-out tasks could not be checked", error))??;
     management.store.set_held_out(&scenario.key.0, &scenario.key.1, &tasks).await?;
-    scenario.changed.notify_one();
-    scenario.wake.notify_one();
+    scenario.tell_changed();
     Ok(Json(json!({ "scenario": scenario.key.1, "held_out": tasks.len() })))
 }
 

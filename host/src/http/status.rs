@@ -1,5 +1,6 @@
 //! Operations: liveness, readiness, status, metrics, models. Reading them changes nothing.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Json;
@@ -7,6 +8,7 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use metrics_exporter_prometheus::PrometheusHandle;
+use reef_core::{Release, Surface};
 use reef_engine::Engine;
 use reef_sandbox::Sandbox;
 use reef_store::Store;
@@ -31,8 +33,8 @@ pub struct Operations {
     pub engine: Engine,
     /// For `/metrics`.
     pub prometheus: PrometheusHandle,
-    /// Label of the recipe in use.
-    pub recipe: Option<String>,
+    /// Labels of the server's recipes.
+    pub recipes: BTreeMap<Surface, String>,
     /// For its gauges.
     pub sandbox: Sandbox,
     /// For the names of their models.
@@ -41,7 +43,7 @@ pub struct Operations {
 
 impl std::fmt::Debug for Operations {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Operations").field("recipe", &self.recipe).finish_non_exhaustive()
+        f.debug_struct("Operations").field("recipes", &self.recipes).finish_non_exhaustive()
     }
 }
 
@@ -109,59 +111,99 @@ pub async fn status(State(operations): State<Operations>, caller: Caller) -> Res
     let mut rows = Vec::new();
     for scenario in operations.scenarios.list(caller.tenant()).await {
         if caller.sees(&scenario.key.1) {
-            rows.push(scenario_status(&operations.store, &scenario, operations.recipe.is_some()).await?);
+            rows.push(scenario_status(&operations.store, &scenario, !operations.recipes.is_empty()).await?);
         }
     }
     Ok(Json(json!({
         "model": { "name": info.name, "sha256": info.sha256, "context_length": info.context_length },
         "engine": { "active": stats.active, "queued": stats.queued, "prompt_tokens": stats.prompt_tokens, "output_tokens": stats.output_tokens },
-        "recipe": operations.recipe,
+        "recipe": operations.recipes.values().next(),
+        "recipes": operations.recipes,
         "sandbox": operations.sandbox.gauges(),
         "scenarios": rows,
     })))
 }
 
 /// What an operator should know without having asked.
-fn alarms(learner: &LearnerStatus, learns: bool) -> Vec<&str> {
+fn alarms(scenario: &Scenario, leading: &LearnerStatus, learns: bool) -> Vec<String> {
     let mut alarms = Vec::new();
-    if learns && learner.held_out == 0 {
-        alarms.push("no held-out tasks: candidates are released without being measured");
+    if learns && leading.held_out == 0 {
+        alarms.push("no held-out tasks: candidates are released without being measured".to_owned());
     }
-    if learner.quarantined_until_ms.is_some() {
-        alarms.push("the recipe is quarantined");
+    for learner in Surface::ALL.map(|surface| scenario.side(surface).status()) {
+        if learner.quarantined_until_ms.is_some() {
+            alarms.push("the recipe is quarantined".to_owned());
+        }
+        alarms.extend(learner.regression);
     }
-    alarms.extend(learner.regression.as_deref());
     alarms
+}
+
+/// The harness, and whether the weights with which it was measured still serve.
+fn harness_status(head: &Release, served: &Release) -> Value {
+    let measured_with = head.manifest.evaluation.as_ref().and_then(|evaluation| evaluation.weights.as_ref());
+    json!({
+        "release_id": head.release_id,
+        "content_id": head.content_id,
+        "sequence": head.manifest.sequence,
+        "measured_with": measured_with,
+        "weights_moved_since": measured_with.map(|weights| *weights != served.release_id),
+    })
+}
+
+/// One surface that learns: its recipe, its learner, and its samples.
+async fn side_status(store: &Store, scenario: &Scenario, surface: Surface) -> Result<Value, ApiError> {
+    let counts = store.counts_on(&scenario.key.0, &scenario.key.1, surface).await?;
+    let (learner, recipe) = (scenario.side(surface).status(), scenario.side(surface).recipe());
+    Ok(json!({
+        "recipe": recipe.map(|now| now.recipe.label()),
+        "running": learner.running,
+        "waiting": learner.waiting,
+        "last_error": learner.last_error,
+        "quarantined_until_ms": learner.quarantined_until_ms,
+        "pending": counts.pending,
+        "reserved": counts.reserved,
+        "consumed": counts.consumed,
+        "retired": counts.retired,
+    }))
 }
 
 async fn scenario_status(store: &Store, scenario: &Scenario, learns: bool) -> Result<Value, ApiError> {
     let (tenant, name) = &scenario.key;
     let counts = store.counts(tenant, name).await?;
     let served = scenario.served();
-    let learner = scenario.status();
+    let leading = scenario.leading();
+    let learner = scenario.side(leading).status();
+    let counted = store.counts_on(tenant, name, leading).await?;
     let harness = store.harness_head(tenant, name).await?;
+    let mut surfaces = BTreeMap::new();
+    for (surface, _) in scenario.recipes() {
+        surfaces.insert(surface, side_status(store, scenario, surface).await?);
+    }
     let steps = store.next_step_number(tenant, name).await?.saturating_sub(1);
     Ok(json!({
         "tenant": tenant,
         "scenario": name,
         "head": { "release_id": served.release.release_id, "content_id": served.release.content_id, "sequence": served.release.manifest.sequence },
-        "harness": harness.map(|head| json!({ "release_id": head.release_id, "content_id": head.content_id, "sequence": head.manifest.sequence })),
+        "router": scenario.policy().map(|live| json!({ "release_id": live.release, "rules": live.policy.rules.len() })),
+        "harness": harness.map(|head| harness_status(&head, &served.release)),
         "training_mode": scenario.settings().training_mode,
         "rollout": scenario.rollout().map(|live| json!(live.rollout)),
         "step": steps,
         "running": learner.running,
         "waiting": learner.waiting,
         "last_error": learner.last_error,
-        "recipe": scenario.recipe().map(|now| now.recipe.label()),
+        "recipe": scenario.side(leading).recipe().map(|now| now.recipe.label()),
+        "surfaces": surfaces,
         "held_out": learner.held_out,
-        "alarms": alarms(&learner, learns),
+        "alarms": alarms(scenario, &learner, learns),
         "quarantined_until_ms": learner.quarantined_until_ms,
         "inferences": counts.inferences,
         "reports": counts.reports,
-        "pending": counts.pending,
-        "reserved": counts.reserved,
-        "consumed": counts.consumed,
-        "retired": counts.retired,
+        "pending": counted.pending,
+        "reserved": counted.reserved,
+        "consumed": counted.consumed,
+        "retired": counted.retired,
         "retired_reasons": store.retirement_reasons(tenant, name).await?,
     }))
 }

@@ -23,10 +23,12 @@ use super::replay_step::outcome;
 use super::rerun::{Folder, Proposer, blocking, engine, load, sandbox};
 use super::run_step::{CRITIC_STATE, guest_state};
 use super::stream_pool::{Moment, StreamPool};
+use super::surface;
 use super::transcript::content_of;
 use crate::component_file;
 use crate::config::Config;
 use crate::error::StartError;
+use crate::scenarios::ScenarioKey;
 use crate::verifiers;
 
 /// Steps of a backtest; their batches are in memory.
@@ -166,13 +168,21 @@ impl<'a> Walk<'a> {
         let sandbox = sandbox(wanted.config.sandbox.clone(), wanted.config.recipes.compile_in_process)?;
         let recipe = load(&sandbox, bytes).await?;
         let (tenant, name) = (&wanted.tenant, &wanted.scenario);
-        let recorded = recorded(&folder, tenant, name).await?;
+        let recorded = recorded(&folder, &(tenant.clone(), name.clone()), surface::of(&recipe)).await?;
         let mut notes = Vec::new();
         let inputs = match recorded.steps.last() {
             Some(last) => folder.store.step_record(tenant, name, last.step).await?.map(|record| record.inputs),
             None => None,
         };
-        let base = inputs.map_or_else(|| scenario.settings.recipe_config.clone(), |inputs| inputs.config);
+        let base = inputs.map_or_else(
+            || {
+                scenario
+                    .settings
+                    .recipe_values(surface::of(&recipe), !scenario.settings.harness_config.is_empty())
+                    .clone()
+            },
+            |inputs| inputs.config,
+        );
         let config = configuration(&recipe, base, wanted, &mut notes)?;
         let heads = folder.store.heads(tenant, name).await?;
         let listed = folder.store.releases_of(tenant, name, Surface::Weights).await?;
@@ -367,7 +377,9 @@ impl<'a> Walk<'a> {
     fn draft(&self, now_ms: i64) -> Step {
         Step {
             step: u32::try_from(self.column.steps.len()).unwrap_or(u32::MAX).saturating_add(1),
+            surface: Some(Surface::Weights),
             parent: self.head.clone(),
+            beside: BTreeMap::new(),
             batch: Vec::new(),
             recipe: self.recipe.label(),
             seed: 0,
@@ -457,11 +469,14 @@ fn configuration(
     Ok(config)
 }
 
-/// The steps that ended, the oldest first, without their scores.
-async fn recorded(folder: &Folder, tenant: &TenantId, name: &ScenarioName) -> Result<Column, StartError> {
+/// The steps of a surface that ended, the oldest first, without their scores.
+async fn recorded(folder: &Folder, key: &ScenarioKey, surface: Surface) -> Result<Column, StartError> {
     let mut column = Column::default();
     for number in 1..=STEPS_MAX {
-        let Some(step) = folder.store.step(tenant, name, number).await? else { break };
+        let Some(step) = folder.store.step(&key.0, &key.1, number).await? else { break };
+        if surface::of_step(&folder.store, key, &step).await? != surface {
+            continue;
+        }
         if !column.recipes.contains(&step.recipe) {
             column.recipes.push(step.recipe.clone());
         }
@@ -479,7 +494,7 @@ async fn recorded(folder: &Folder, tenant: &TenantId, name: &ScenarioName) -> Re
             }),
         }
     }
-    let reasons = folder.store.retirement_reasons(tenant, name).await?;
+    let reasons = folder.store.retirement_reasons(&key.0, &key.1).await?;
     column.refused = reasons.into_iter().map(|(kind, times)| (kind, u64::try_from(times).unwrap_or(0))).collect();
     Ok(column)
 }

@@ -3,13 +3,13 @@
 //! Calls that run keep the recipe that they began with; code and state change in one transaction between two steps,
 //! and whatever is refused before it leaves the scenario as it was.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use reef_core::{Step, TenantId};
+use reef_core::{Step, Surface, TenantId};
 use reef_sandbox::{Blame, Call, Choice, Fault, Recipe, Selection};
-use reef_store::{RecipeState, RecipeUse, RecordedStep, STATE_WRITER_KEY, Store, StoreError, UseReason};
+use reef_store::{RecipeState, RecipeUse, RecordedStep, Store, StoreError, UseReason};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -39,8 +39,8 @@ pub struct Exchange {
     pub reads: GuestReads,
     /// Who is uploading.
     pub uploads: Uploads,
-    /// The operator's values for recipes' keys.
-    pub recipe_config: Arc<Map<String, Value>>,
+    /// The operator's values for the keys of the recipe that evolves a surface; none where nothing does.
+    pub recipe_config: BTreeMap<Surface, Arc<Map<String, Value>>>,
 }
 
 /// The tenants whose uploads are being tried.
@@ -101,8 +101,13 @@ pub enum ExchangeError {
     #[error(transparent)]
     Recipe(#[from] RecipeError),
     /// The scenario's configuration does not fit it.
-    #[error("the configuration of the scenario does not fit the recipe: {0}; change recipe_config first")]
+    #[error(
+        "the configuration of the scenario does not fit the recipe: {0}; change recipe_config, or harness_config, first"
+    )]
     Config(String),
+    /// The state of one would be the other's.
+    #[error("a recipe of the name '{0}' evolves another surface of this scenario; name this one otherwise")]
+    SameName(String),
     /// It failed where it was tried.
     #[error("the recipe failed {place}: {fault}; the recipe in use stays")]
     Failed {
@@ -125,7 +130,7 @@ pub enum ExchangeError {
     )]
     Uploading,
     /// There is nothing to go back to.
-    #[error("this scenario has used no other recipe; upload one with PUT …/recipe")]
+    #[error("this scenario has used no other recipe on this surface; upload one with PUT …/recipe")]
     NothingBefore,
     /// A step did not end in time.
     #[error("a step still runs after {} s; try again when it has ended, see GET …/steps", STEP_WAIT.as_secs())]
@@ -140,13 +145,17 @@ impl Exchange {
     pub async fn upload(&self, scenario: &Scenario, bytes: Vec<u8>) -> Result<Exchanged, ExchangeError> {
         let _upload = self.uploads.begin(&scenario.key.0)?;
         let recipe = self.recipes.load(bytes.clone()).await?;
-        let config = self.config(scenario);
+        let surface = surface::of(&recipe);
+        self.check_name(scenario, &recipe)?;
+        let config = self.config(scenario, surface);
         recipe.manifest().check_config(&config).map_err(ExchangeError::Config)?;
         self.smoke(scenario, &recipe).await?;
         let shadow = self.shadow(scenario, &recipe).await?;
         self.recipes.keep(bytes, &recipe).await?;
         let _between_steps = self.between_steps(scenario).await?;
-        let before = scenario.recipe();
+        self.settle(scenario, surface).await?;
+        self.check_name(scenario, &recipe)?;
+        let before = scenario.side(surface).recipe();
         if let Some(same) = before.as_ref().filter(|before| before.recipe.digest() == recipe.digest()) {
             let (label, now) = (same.recipe.label(), self.unchanged(scenario, same).await?);
             return Ok(Exchanged { now, before: Some(label), migrated: false, shadow });
@@ -156,13 +165,23 @@ impl Exchange {
         Ok(Exchanged { now, before: before.map(|before| before.recipe.label()), migrated, shadow })
     }
 
+    /// State belongs to a recipe by its name, and two surfaces may not share one.
+    fn check_name(&self, scenario: &Scenario, recipe: &Recipe) -> Result<(), ExchangeError> {
+        let (surface, name) = (surface::of(recipe), &recipe.manifest().name);
+        let taken = scenario.recipes().any(|(other, now)| other != surface && now.recipe.manifest().name == *name);
+        if taken { Err(ExchangeError::SameName(name.clone())) } else { Ok(()) }
+    }
+
     /// The use that goes on: the same component again is no second use to go back from.
     async fn unchanged(&self, scenario: &Scenario, now: &InUse) -> Result<RecipeUse, ExchangeError> {
         let (tenant, name) = &scenario.key;
         let manifest = now.recipe.manifest();
-        let last = self.store.recipe_use(tenant, name).await?.filter(|last| last.digest == now.recipe.digest());
+        let surface = surface::of(&now.recipe);
+        let last = self.store.recipe_use(tenant, name, surface).await?;
+        let last = last.filter(|last| last.digest == now.recipe.digest());
         Ok(last.unwrap_or_else(|| RecipeUse {
             position: now.position,
+            surface,
             digest: now.recipe.digest().to_owned(),
             name: manifest.name.clone(),
             version: manifest.version.clone(),
@@ -173,51 +192,21 @@ impl Exchange {
     }
 
     /// Goes back to the recipe before, with its state as it was when it was replaced.
-    pub async fn rollback(&self, scenario: &Scenario) -> Result<Exchanged, ExchangeError> {
+    pub async fn rollback(&self, scenario: &Scenario, surface: Surface) -> Result<Exchanged, ExchangeError> {
         let _between_steps = self.between_steps(scenario).await?;
-        self.back(scenario, UseReason::Rollback, String::new()).await
+        self.settle(scenario, surface).await?;
+        self.back((scenario, surface), UseReason::Rollback, String::new()).await
     }
 
     /// The same for the learner, which is between two steps already.
-    pub async fn fall_back(&self, scenario: &Scenario, fault: &Fault) -> Result<Exchanged, ExchangeError> {
-        self.back(scenario, UseReason::Fallback, format!("its successor was quarantined: {fault}")).await
-    }
-
-    /// Finds the recipe that the scenario uses and puts it in its place; called by the learner before a turn.
-    pub async fn settle(&self, scenario: &Scenario) -> Result<(), ExchangeError> {
-        if scenario.recipe().is_some() {
-            return Ok(());
-        }
-        let (tenant, name) = &scenario.key;
-        let last = self.store.recipe_use(tenant, name).await?;
-        let position = last.as_ref().map_or(0, |last| last.position);
-        let settled = match last {
-            // A start is the server's own recipe, whichever it is now.
-            Some(last) if last.reason != UseReason::Start => {
-                Some(self.in_use(self.recipes.by_digest(&last.digest).await?, position))
-            }
-            _ => self.recipes.default_recipe().map(|recipe| self.in_use(recipe.clone(), position)),
-        };
-        if let Some(settled) = settled {
-            scenario.use_recipe(settled);
-            self.adopt(scenario).await?;
-        }
-        Ok(())
-    }
-
-    /// Carries state over that an older version left behind, when the server was started with a newer component.
-    async fn adopt(&self, scenario: &Scenario) -> Result<(), ExchangeError> {
-        let Some(now) = scenario.recipe() else { return Ok(()) };
-        let (tenant, name) = &scenario.key;
-        let state = self.store.recipe_state(tenant, name, &now.recipe.manifest().name).await?;
-        let wrote = state.get(STATE_WRITER_KEY).and_then(|label| std::str::from_utf8(label).ok());
-        let Some(version) = wrote.filter(|label| **label != now.recipe.label()).and_then(version) else {
-            return Ok(());
-        };
-        let (state, _) = self.migrated(scenario, &now.recipe, version).await?;
-        let note = format!("the server was started with it; version {version} wrote the state before");
-        self.swap(scenario, &now.recipe, (UseReason::Start, note), state).await?;
-        Ok(())
+    pub async fn fall_back(
+        &self,
+        scenario: &Scenario,
+        surface: Surface,
+        fault: &Fault,
+    ) -> Result<Exchanged, ExchangeError> {
+        let note = format!("its successor was quarantined: {fault}");
+        self.back((scenario, surface), UseReason::Fallback, note).await
     }
 
     /// Waits until no step of the scenario runs, and keeps new ones from beginning.
@@ -228,17 +217,20 @@ impl Exchange {
         tokio::time::timeout(STEP_WAIT, scenario.learning.lock()).await.map_err(|_| ExchangeError::Busy)
     }
 
-    fn in_use(&self, recipe: Recipe, position: u32) -> InUse {
-        InUse { recipe, position, config: Arc::clone(&self.recipe_config) }
+    pub(super) fn in_use(&self, recipe: Recipe, position: u32) -> InUse {
+        let config = self.recipe_config.get(&surface::of(&recipe)).cloned().unwrap_or_default();
+        InUse { recipe, position, config }
     }
 
-    fn config(&self, scenario: &Scenario) -> Map<String, Value> {
-        scenario.recipe_config(&self.recipe_config)
+    /// The values for the keys of the recipe that evolves a surface.
+    pub fn config(&self, scenario: &Scenario, surface: Surface) -> Map<String, Value> {
+        let operator = self.recipe_config.get(&surface).cloned().unwrap_or_default();
+        scenario.recipe_config(surface, &operator)
     }
 
     /// A selection from an empty pool: the cheapest call that runs the recipe's own code.
     async fn smoke(&self, scenario: &Scenario, recipe: &Recipe) -> Result<(), ExchangeError> {
-        let call = Call { config: self.config(scenario), ..Call::new(context_outside(scenario)) };
+        let call = Call { config: self.config(scenario, surface::of(recipe)), ..Call::new(context_outside(scenario)) };
         let call = self.reads.give(&scenario.key, call);
         let tried = recipe.select_samples(call).await.result;
         tried.map(drop).map_err(|fault| told_fault("on an empty pool".to_owned(), fault))
@@ -258,7 +250,7 @@ impl Exchange {
             let call = Call {
                 batch: (0..u32::try_from(samples.len()).unwrap_or(0)).collect(),
                 samples: Arc::clone(&samples),
-                config: self.config(scenario),
+                config: self.config(scenario, surface::of(recipe)),
                 state,
                 unusable: recorded.inputs.unassembled,
                 ..Call::new(context)
@@ -314,7 +306,7 @@ impl Exchange {
     }
 
     /// The state of the recipe's name after its own `migrate`; none when it has no such export.
-    async fn migrated(
+    pub(super) async fn migrated(
         &self,
         scenario: &Scenario,
         next: &Recipe,
@@ -335,25 +327,32 @@ impl Exchange {
         version: &str,
         state: RecipeState,
     ) -> Result<RecipeState, ExchangeError> {
-        let call = Call { state, config: self.config(scenario), ..Call::new(context_outside(scenario)) };
+        let config = self.config(scenario, surface::of(next));
+        let call = Call { state, config, ..Call::new(context_outside(scenario)) };
         let migrated = next.migrate(call, version).await.result;
         migrated.map_err(|fault| told_fault(format!("to migrate the state of {version}"), fault))
     }
 
-    async fn back(&self, scenario: &Scenario, reason: UseReason, note: String) -> Result<Exchanged, ExchangeError> {
+    async fn back(
+        &self,
+        (scenario, surface): (&Scenario, Surface),
+        reason: UseReason,
+        note: String,
+    ) -> Result<Exchanged, ExchangeError> {
         let (tenant, name) = &scenario.key;
-        let uses = self.store.recipe_uses(tenant, name, u32::MAX).await?;
-        let (position, digest) =
-            before(&uses, self.recipes.default_recipe().map(Recipe::digest)).ok_or(ExchangeError::NothingBefore)?;
+        let mut uses = self.store.recipe_uses(tenant, name, u32::MAX).await?;
+        uses.retain(|row| row.surface == surface);
+        let default = self.recipes.default_on(surface).map(Recipe::digest);
+        let (position, digest) = before(&uses, default).ok_or(ExchangeError::NothingBefore)?;
         let recipe = self.recipes.by_digest(&digest).await?;
         let state = self.store.replaced_state(tenant, name, position).await?;
         let state = state.filter(|(owner, _)| *owner == recipe.manifest().name).map(|(_, state)| state);
-        let leaving = scenario.recipe().map(|leaving| leaving.recipe.label());
+        let leaving = scenario.side(surface).recipe().map(|leaving| leaving.recipe.label());
         let now = self.swap(scenario, &recipe, (reason, note), state).await?;
         Ok(Exchanged { now, before: leaving, migrated: false, shadow: Vec::new() })
     }
 
-    async fn swap(
+    pub(super) async fn swap(
         &self,
         scenario: &Scenario,
         recipe: &Recipe,
@@ -361,9 +360,10 @@ impl Exchange {
         state: Option<RecipeState>,
     ) -> Result<RecipeUse, ExchangeError> {
         let (tenant, name) = &scenario.key;
-        let manifest = recipe.manifest();
+        let (manifest, surface) = (recipe.manifest(), surface::of(recipe));
         let mut next = RecipeUse {
             position: 0,
+            surface,
             digest: recipe.digest().to_owned(),
             name: manifest.name.clone(),
             version: manifest.version.clone(),
@@ -371,14 +371,16 @@ impl Exchange {
             note,
             at_ms: now_ms(),
         };
-        let replaced =
-            scenario.recipe().map_or_else(|| manifest.name.clone(), |now| now.recipe.manifest().name.clone());
+        let replaced = scenario
+            .side(surface)
+            .recipe()
+            .map_or_else(|| manifest.name.clone(), |now| now.recipe.manifest().name.clone());
         next.position = self.store.exchange_recipe(tenant, name, next.clone(), (&replaced, state)).await?;
-        scenario.use_recipe(self.in_use(recipe.clone(), next.position));
+        scenario.side(surface).use_recipe(self.in_use(recipe.clone(), next.position));
+        self.learn_on_those(scenario).await?;
         metrics::counter!("reef_recipe_exchanges_total").increment(1);
         tracing::info!(scenario = %name, recipe = %recipe.label(), ?reason, "recipe.exchanged");
-        scenario.changed.notify_one();
-        scenario.wake.notify_one();
+        scenario.tell_changed();
         Ok(next)
     }
 }
@@ -415,7 +417,7 @@ fn before(uses: &[RecipeUse], default: Option<&str>) -> Option<(u32, String)> {
 }
 
 /// The version in `name@version#sha256:…`.
-fn version(label: &str) -> Option<&str> {
+pub(super) fn version(label: &str) -> Option<&str> {
     label.split_once('@')?.1.split_once('#').map(|(version, _)| version)
 }
 
@@ -448,6 +450,7 @@ mod tests {
     fn row(position: u32, digest: &str, reason: UseReason) -> RecipeUse {
         RecipeUse {
             position,
+            surface: Surface::Weights,
             digest: digest.to_owned(),
             name: "r".to_owned(),
             version: "1.0.0".to_owned(),

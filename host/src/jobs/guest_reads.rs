@@ -78,7 +78,13 @@ impl Records for StoredRecords {
                 session: inference.session.clone(),
                 answer: answer(&inference),
             }),
-            RecordBody::Report(_) | RecordBody::Instruction(_) => None,
+            RecordBody::Instruction(asked) => Some(RecordView {
+                messages: vec![Message { role: "user".to_owned(), content: asked.text.clone() }],
+                tags: Vec::new(),
+                session: asked.session.clone(),
+                answer: String::new(),
+            }),
+            RecordBody::Report(_) => None,
         }))
     }
 }

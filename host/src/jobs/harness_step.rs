@@ -19,17 +19,22 @@ use reef_store::{Commit, STATE_WRITER_KEY, StepTranscript, StoreError};
 use super::gate_candidate::{Gated, SERVED, gated};
 use super::harness_transcript::Recording;
 use super::held_out::{Binding, Measured, Spent, StepModels};
-use super::propose_harness::corpus;
+use super::propose_harness::{corpus, needed};
 use super::replay_harness::NOT_ADMITTED;
 use super::run_step::{Ended, HEAD_MOVED, StepError, Work, Workshop, context, guest_state};
 use super::step_context::{overlaid, transcript};
 use super::step_harness::{CANDIDATE, Made, StepHarness};
+use super::surface::weights_moved;
 use super::transcript::{Recorder, Recording as ModelsRecording};
 use crate::episodes::{Bench, ReleaseMode};
 use crate::scenarios::{HarnessContent, ScenarioError};
 
 /// Why a candidate that passed waits.
 pub const REVIEWED: &str = "; held, because a person releases harnesses here (harness.release)";
+
+/// Why a step fails when somebody moved the weights with which it measured.
+pub const WEIGHTS_MOVED: &str =
+    "the weights moved while the step measured a harness with them; its samples go back to the pool";
 
 /// How the names of the host's counts of episodes begin.
 pub const PLAYED: &str = "episodes/";
@@ -131,6 +136,11 @@ impl Run<'_> {
             Err(_) => return Decided::Fail("the work on the tree was interrupted".to_owned(), None),
         };
         let content = HarnessContent { tree: tree.clone(), requires: self.before.requires.clone() };
+        let (key, batch) = (&self.work.scenario.key, &self.work.step.batch);
+        let content = match needed(&self.workshop.store, key, batch, content).await {
+            Ok(content) => content,
+            Err(error) => return Decided::Reject(format!("{NOT_ADMITTED}{error}")),
+        };
         self.work.step.candidate = reef_release::content_id(&content.to_files()).ok();
         self.harness.set_candidate(tree);
         self.judge(content).await
@@ -229,8 +239,13 @@ impl Run<'_> {
         let minting = scenario.minting.lock().await;
         let (tenant, name) = &scenario.key;
         let head = self.workshop.store.harness_head(tenant, name).await?;
-        let moved = head.is_none_or(|head| head.release_id != self.work.step.parent);
-        let decided = if moved { Decided::Fail(HEAD_MOVED.to_owned(), None) } else { decided };
+        let decided = if head.is_none_or(|head| head.release_id != self.work.step.parent) {
+            Decided::Fail(HEAD_MOVED.to_owned(), None)
+        } else if weights_moved(&scenario, &self.work.step) {
+            Decided::Fail(WEIGHTS_MOVED.to_owned(), None)
+        } else {
+            decided
+        };
         let recipe = self.workshop.recipe.manifest().name.clone();
         let mut commit = Commit { state: std::mem::take(&mut self.state), recipe, ..Commit::default() };
         let mut fault = None;
@@ -270,7 +285,7 @@ impl Run<'_> {
         drop(minting);
         if released {
             metrics::counter!("reef_releases_total").increment(1);
-            self.workshop.scenarios.align_harness(&scenario).await;
+            self.workshop.scenarios.align(&scenario, Surface::Harness).await;
         }
         Ok(Ended { outcome: self.work.step.outcome.clone(), fault })
     }

@@ -8,6 +8,7 @@ use reef_store::{RecordBody, RecordKind, StoreError};
 
 use super::guest_reads::{answer, messages};
 use super::run_step::{StepError, Workshop, context_outside, guest_state};
+use super::surface;
 use crate::scenarios::Scenario;
 
 /// Exchanges of one call.
@@ -40,7 +41,7 @@ pub async fn ingest_live(workshop: &Workshop, scenario: &Scenario) -> Result<Opt
     if !inferences.is_empty() {
         let heard_ms = inferences.iter().map(|inference| inference.created_at_ms).max().unwrap_or(0);
         let context = Context { now_ms: heard_ms, ..context_outside(scenario) };
-        let config = scenario.recipe_config(&workshop.exchange.recipe_config);
+        let config = workshop.exchange.config(scenario, surface::of(recipe));
         let call = Call { config, state: guest_state(state), ..Call::new(context) };
         let call = workshop.exchange.reads.give(&scenario.key, call);
         let ended = recipe.ingest(call, inferences.iter().filter_map(exchange).collect()).await;

@@ -1,24 +1,28 @@
-//! The learner of one scenario: waits for feedback, asks the recipe what to train on, runs the step.
-//! Started for every scenario that comes alive. Serving never waits for it, and whatever happens in it
-//! is written to the scenario's status and to the store.
+//! The learner of one surface of a scenario: waits for feedback, asks the recipe what to learn from, runs the step.
+//! Started for every scenario that comes alive. Where two surfaces have a recipe, they take turns, so that what a step
+//! measures against stands still. Serving never waits for it, and whatever happens is written to status and store.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use reef_core::{HeldOutTask, RecordId, ReleaseId, ReleaseOrigin, Sample, Step, StepOutcome, recheck_due, sha256_hex};
+use reef_core::{
+    HeldOutTask, INSTRUCTION_FIELD, RecordId, Sample, Step, StepOutcome, Surface, recheck_due, sha256_hex,
+};
+use reef_engine::train::check_sample;
 use reef_sandbox::{Blame, Call, Choice, Context, Fault, FaultKind, PoolSample, Quarantine, Selection};
 use reef_store::{Commit, PoolEntry, RecordedStep, StepInputs, TrainingMode};
 use tracing::Instrument;
 
 use super::exchange_recipe::ExchangeError;
+use super::harness_step::WEIGHTS_MOVED;
 use super::held_out::{HeldOut, ScoreCache};
 use super::ingest_live::ingest_live;
 use super::recheck_head::recheck_head;
 use super::run_step::{Ended, StepError, Work, Workshop, context, guest_state, recorded_state, run_step};
 use super::surface;
 use crate::clock::now_ms;
-use crate::scenarios::Scenario;
+use crate::scenarios::{Scenario, Side};
 use crate::telemetry;
 
 /// Steps that are looked at to tell whether a recipe has worked before.
@@ -30,11 +34,12 @@ const RETRY_PAUSE: Duration = Duration::from_secs(2);
 /// Longest of those pauses.
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(600);
 
-/// Learns until the scenario is forgotten or the process ends.
-pub async fn learn_scenario(workshop: Workshop, scenario: Arc<Scenario>, pool_max: u32) {
+/// Learns until the scenario is forgotten or the process ends. The recipe of the workshop is exchanged for that of the surface before each turn.
+pub async fn learn_scenario(workshop: Workshop, (scenario, surface): (Arc<Scenario>, Surface), pool_max: u32) {
     let mut learner = Learner {
         workshop,
         scenario,
+        surface,
         pool_max,
         quarantine: Quarantine::default(),
         known: false,
@@ -45,7 +50,7 @@ pub async fn learn_scenario(workshop: Workshop, scenario: Arc<Scenario>, pool_ma
         match learner.turn().await {
             Ok(Turn::Again) => {}
             // A time-out is only a reason to look again.
-            Ok(Turn::Wait) => drop(tokio::time::timeout(IDLE_LOOK, learner.scenario.wake.notified()).await),
+            Ok(Turn::Wait) => drop(tokio::time::timeout(IDLE_LOOK, learner.side().wake.notified()).await),
             Ok(Turn::Rest(pause)) => learner.rest(pause).await,
             Err(error) => {
                 tracing::error!(scenario = %learner.scenario.key.1, %error, "learner.error");
@@ -70,6 +75,7 @@ type Tasks = (Vec<HeldOutTask>, Arc<HeldOut>, ScoreCache);
 struct Learner {
     workshop: Workshop,
     scenario: Arc<Scenario>,
+    surface: Surface,
     pool_max: u32,
     quarantine: Quarantine,
     /// The quarantine is the stored one.
@@ -80,38 +86,61 @@ struct Learner {
 }
 
 impl Learner {
-    /// One turn, during which nobody exchanges the recipe.
+    fn side(&self) -> &Side {
+        self.scenario.side(self.surface)
+    }
+
+    /// One turn, during which no other surface has its own and nobody exchanges the recipe.
     async fn turn(&mut self) -> Result<Turn, StepError> {
         let scenario = Arc::clone(&self.scenario);
         let _learning = scenario.learning.lock().await;
         if scenario.is_retired() {
             return Ok(Turn::Again);
         }
-        self.workshop.exchange.settle(&scenario).await.map_err(|error| StepError::Recipe(error.to_string()))?;
-        if let Some(now) = scenario.recipe().filter(|now| now.recipe.digest() != self.workshop.recipe.digest()) {
+        self.workshop
+            .exchange
+            .settle(&scenario, self.surface)
+            .await
+            .map_err(|error| StepError::Recipe(error.to_string()))?;
+        let Some(now) = self.side().recipe() else { return Ok(Turn::Wait) };
+        if now.recipe.digest() != self.workshop.recipe.digest() {
             self.workshop.recipe = now.recipe;
             self.known = false;
         }
         self.learn().await
     }
 
+    fn manual(&self) -> bool {
+        self.scenario.settings().training_mode == TrainingMode::Manual
+    }
+
+    /// Does somebody ask for a change that the recipe could make?
+    async fn asked_for(&self) -> Result<bool, StepError> {
+        let (tenant, name) = &self.scenario.key;
+        Ok(self.surface == Surface::Harness && self.workshop.store.instruction_waits(tenant, name).await?)
+    }
+
     async fn learn(&mut self) -> Result<Turn, StepError> {
         let (tenant, name) = self.scenario.key.clone();
-        if self.scenario.settings().training_mode != TrainingMode::Auto {
+        if self.manual() && !self.asked_for().await? {
             self.waiting("training_mode is manual");
             return Ok(Turn::Wait);
         }
         self.recall().await?;
         if let Some(until_ms) = self.quarantine.blocked(now_ms()).map(|block| block.until_ms) {
-            self.scenario.set_status(|status| status.quarantined_until_ms = Some(until_ms));
+            self.side().set_status(|status| status.quarantined_until_ms = Some(until_ms));
             let pause = u64::try_from(until_ms - now_ms()).unwrap_or(0);
             return Ok(Turn::Rest(Duration::from_millis(pause.max(10))));
         }
-        self.scenario.set_status(|status| status.quarantined_until_ms = None);
+        self.side().set_status(|status| status.quarantined_until_ms = None);
         self.workshop.scenarios.refresh(&self.scenario).await?;
         let (held_out, cache) = self.held_out().await?;
-        self.scenario.set_status(|status| status.held_out = held_out.len());
+        self.side().set_status(|status| status.held_out = held_out.len());
         if let Some(step) = self.workshop.store.running_step(&tenant, &name).await? {
+            let owner = surface::of_step(&self.workshop.store, &self.scenario.key, &step).await?;
+            if owner != self.surface {
+                return self.leave(step, owner).await;
+            }
             let samples = surface::samples(&self.workshop, &self.scenario.key, &step).await?;
             // A step is named by its recipe's digest, and what was held out meanwhile must not be trained on.
             if step.recipe != self.workshop.recipe.label() {
@@ -119,6 +148,9 @@ impl Learner {
             }
             if samples.iter().any(|sample| held_out.contains_prompt(prompt(sample))) {
                 return self.give_up(step, "one of its prompts is held out now").await;
+            }
+            if surface::is_harness(&self.workshop.recipe) && surface::weights_moved(&self.scenario, &step) {
+                return self.give_up(step, WEIGHTS_MOVED).await;
             }
             let recorded = self.workshop.store.step_record(&tenant, &name, step.step).await?;
             let inputs = match recorded {
@@ -142,6 +174,15 @@ impl Learner {
         self.run((step, inputs), samples, (held_out, cache)).await
     }
 
+    /// A step of another surface that was cut off goes first, unless nothing evolves that surface any more.
+    async fn leave(&self, step: Step, owner: Surface) -> Result<Turn, StepError> {
+        if self.scenario.side(owner).recipe().is_none() {
+            return self.give_up(step, "its surface has no recipe any more").await;
+        }
+        self.waiting(&format!("step {} of the {} ends first", step.step, owner.as_str()));
+        Ok(Turn::Wait)
+    }
+
     /// Ends a step that cannot be done any more; its samples are free again.
     async fn give_up(&self, mut step: Step, reason: &str) -> Result<Turn, StepError> {
         let (tenant, name) = &self.scenario.key;
@@ -152,7 +193,7 @@ impl Learner {
 
     /// Waits out a failure. New feedback does not help; changed settings may, so they end it and clear the record.
     async fn rest(&mut self, pause: Duration) {
-        if tokio::time::timeout(pause, self.scenario.changed.notified()).await.is_ok() {
+        if tokio::time::timeout(pause, self.side().changed.notified()).await.is_ok() {
             self.quarantine = Quarantine::default();
             self.succeeded();
             if let Err(error) = self.remember().await {
@@ -183,7 +224,7 @@ impl Learner {
 
     /// Notes a failure that was not the recipe's; how long to leave it alone.
     fn failed(&mut self, reason: String) -> Duration {
-        self.scenario.set_status(|status| status.last_error = Some(reason));
+        self.side().set_status(|status| status.last_error = Some(reason));
         let pause = RETRY_PAUSE.saturating_mul(1 << self.failures.min(16)).min(RETRY_PAUSE_MAX);
         self.failures = self.failures.saturating_add(1);
         pause
@@ -191,11 +232,11 @@ impl Learner {
 
     fn succeeded(&mut self) {
         self.failures = 0;
-        self.scenario.set_status(|status| status.last_error = None);
+        self.side().set_status(|status| status.last_error = None);
     }
 
     fn waiting(&self, reason: &str) {
-        self.scenario.set_status(|status| status.waiting = Some(reason.to_owned()));
+        self.side().set_status(|status| status.waiting = Some(reason.to_owned()));
     }
 
     /// The held-out tasks, rendered again only when they changed.
@@ -220,7 +261,10 @@ impl Learner {
     /// Asks the recipe; `None` = wait.
     async fn select(&mut self, held_out: &HeldOut) -> Result<Option<((Step, StepInputs), Vec<Sample>)>, StepError> {
         let pool = surface::pool(&self.workshop, &self.scenario, self.pool_max).await?;
-        let (usable, mut retired) = self.sift(pool.samples, held_out).await?;
+        let (mut usable, mut retired) = self.sift(pool.samples, held_out).await?;
+        if self.manual() {
+            usable.retain(|pooled| pooled.sample.metadata.contains_key(INSTRUCTION_FIELD));
+        }
         let mut inputs = self.inputs().await?;
         let entry = |pooled: &PoolSample| PoolEntry { report: pooled.sample.report.clone(), lag: pooled.lag };
         inputs.pool = usable.iter().map(entry).collect();
@@ -268,7 +312,7 @@ impl Learner {
         let (tenant, name) = &self.scenario.key;
         let state = self.workshop.store.recipe_state(tenant, name, &self.workshop.recipe.manifest().name).await?;
         Ok(StepInputs {
-            config: self.scenario.recipe_config(&self.workshop.exchange.recipe_config),
+            config: self.workshop.exchange.config(&self.scenario, self.surface),
             state: recorded_state(state),
             max_staleness: self.scenario.settings().max_staleness,
             pool_max: self.pool_max,
@@ -292,7 +336,9 @@ impl Learner {
         let (tenant, name) = &self.scenario.key;
         Ok(Step {
             step: self.workshop.store.next_step_number(tenant, name).await?,
+            surface: Some(self.surface),
             parent: surface::head(&self.workshop, &self.scenario).await?,
+            beside: surface::beside(&self.workshop, &self.scenario).await?,
             batch: Vec::new(),
             recipe: self.workshop.recipe.label(),
             seed: 0,
@@ -316,10 +362,15 @@ impl Learner {
             return Ok((surface::fresh(samples), Vec::new()));
         }
         let max_staleness = self.scenario.settings().max_staleness;
-        let lineage = self.lineage(max_staleness).await?;
+        let lineage = surface::lineage(&self.workshop.store, &self.scenario, max_staleness).await?;
         let (mut usable, mut retired) = (Vec::new(), Vec::new());
         for sample in samples {
             let lag = lineage.iter().position(|release| *release == sample.release);
+            // Recorded elsewhere or under other limits: it would fail every step that takes it.
+            if let Err(why) = check_sample(&sample, self.workshop.engine.info()) {
+                retired.push((sample.report, format!("not trainable: {why}")));
+                continue;
+            }
             match lag {
                 _ if held_out.contains_prompt(prompt(&sample)) => {
                     retired.push((sample.report, "prompt of a held-out task".to_owned()))
@@ -334,31 +385,13 @@ impl Learner {
         Ok((usable, retired))
     }
 
-    /// The head and its ancestors by content, newest first. A rollback continues from where it returned to.
-    async fn lineage(&self, max_staleness: u32) -> Result<Vec<ReleaseId>, StepError> {
-        let (tenant, name) = &self.scenario.key;
-        let mut release = self.scenario.served().release.clone();
-        let mut lineage = vec![release.release_id.clone()];
-        while lineage.len() <= max_staleness as usize {
-            let previous = match (&release.manifest.origin, &release.manifest.parent) {
-                (ReleaseOrigin::Rollback { to }, _) => to.clone(),
-                (_, Some(parent)) => parent.clone(),
-                (_, None) => break,
-            };
-            let Some(listed) = self.workshop.store.release(tenant, name, &previous).await? else { break };
-            release = listed.release;
-            lineage.push(previous);
-        }
-        Ok(lineage)
-    }
-
     async fn retire(&self, retired: Vec<(RecordId, String)>) -> Result<(), StepError> {
         if retired.is_empty() {
             return Ok(());
         }
         let (tenant, name) = &self.scenario.key;
         metrics::counter!("reef_samples_retired_total").increment(retired.len() as u64);
-        Ok(self.workshop.store.retire(tenant, name, &retired, now_ms()).await?)
+        Ok(self.workshop.store.retire((tenant, name), self.surface, &retired, now_ms()).await?)
     }
 
     async fn run(
@@ -370,9 +403,13 @@ impl Learner {
         let (_, name) = self.scenario.key.clone();
         let state = state_of(&inputs);
         let span = tracing::info_span!("step", scenario = %name, step = step.step, samples = samples.len());
-        telemetry::continue_trace(&span, self.report_trace(&step).await?.as_deref());
+        telemetry::continue_trace(
+            &span,
+            surface::report_trace(&self.workshop.store, &self.scenario.key, &step).await?.as_deref(),
+        );
         step.traceparent = telemetry::traceparent(&span);
-        let lineage = self.lineage(self.scenario.settings().max_staleness).await?;
+        let max_staleness = self.scenario.settings().max_staleness;
+        let lineage = surface::lineage(&self.workshop.store, &self.scenario, max_staleness).await?;
         let seen: HashMap<&RecordId, u32> = inputs.pool.iter().map(|entry| (&entry.report, entry.lag)).collect();
         let lag = |sample: &Sample| {
             if let Some(lag) = seen.get(&sample.report) {
@@ -382,7 +419,7 @@ impl Learner {
             u32::try_from(position).unwrap_or(u32::MAX)
         };
         let samples: Vec<_> = samples.into_iter().map(|sample| PoolSample { lag: lag(&sample), sample }).collect();
-        self.scenario.set_status(|status| {
+        self.side().set_status(|status| {
             status.running = true;
             status.waiting = None;
         });
@@ -390,7 +427,9 @@ impl Learner {
         let (samples, tasks) = (Arc::new(samples), Arc::clone(&held_out.0));
         let work = Work { scenario: Arc::clone(&self.scenario), step, samples, state, inputs, held_out };
         let ended = run_step(&self.workshop, work).instrument(span).await;
-        self.scenario.set_status(|status| status.running = false);
+        self.side().set_status(|status| status.running = false);
+        // Whoever waited for this step to end looks again.
+        self.scenario.wake();
         let Ended { outcome, fault } = ended?;
         tracing::info!(scenario = %name, step = number, ?outcome, "step.ended");
         match (&outcome, fault) {
@@ -421,20 +460,10 @@ impl Learner {
         Ok(Turn::Again)
     }
 
-    async fn report_trace(&self, step: &Step) -> Result<Option<String>, StepError> {
-        let (tenant, name) = &self.scenario.key;
-        let Some(first) = step.batch.first() else { return Ok(None) };
-        let record = self.workshop.store.record(tenant, name, first).await?;
-        Ok(record.and_then(|stored| match stored.body {
-            reef_store::RecordBody::Report(report) => report.traceparent,
-            reef_store::RecordBody::Inference(_) | reef_store::RecordBody::Instruction(_) => None,
-        }))
-    }
-
     async fn fault(&mut self, fault: &Fault) -> Result<(), StepError> {
         tracing::warn!(scenario = %self.scenario.key.1, %fault, "recipe.fault");
         self.quarantine.record(now_ms(), fault);
-        self.scenario.set_status(|status| status.last_error = Some(fault.to_string()));
+        self.side().set_status(|status| status.last_error = Some(fault.to_string()));
         self.remember().await?;
         if self.quarantine.blocked(now_ms()).is_some() && !self.proven().await? {
             self.fall_back(fault).await;
@@ -452,10 +481,10 @@ impl Learner {
 
     /// A new recipe that is quarantined before it did anything well makes way for the one before it.
     async fn fall_back(&self, fault: &Fault) {
-        match self.workshop.exchange.fall_back(&self.scenario, fault).await {
+        match self.workshop.exchange.fall_back(&self.scenario, self.surface, fault).await {
             Ok(back) => {
                 let told = format!("fell back to {} {}: {fault}", back.now.name, back.now.version);
-                self.scenario.set_status(|status| status.last_error = Some(told));
+                self.side().set_status(|status| status.last_error = Some(told));
             }
             Err(ExchangeError::NothingBefore) => {}
             Err(error) => tracing::error!(scenario = %self.scenario.key.1, %error, "recipe.fall_back"),

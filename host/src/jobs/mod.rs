@@ -20,6 +20,7 @@ pub mod replay_harness;
 pub mod replay_step;
 pub mod rerun;
 pub mod run_step;
+pub mod settle_recipes;
 pub mod step_context;
 pub mod step_harness;
 pub mod stream_pool;

@@ -1,19 +1,19 @@
 //! A proposed change of the harness, from its mutations to a release that waits for a person. The route calls it; the
 //! crate `harness` decides what is admitted, against the tree that is served and what the scenario is tested on.
-//! A proposal that is not admitted is an answer with its reasons and leaves nothing behind.
+//! A proposal that is not admitted is an answer with its reasons, which are kept to be read later.
 
 use std::sync::Arc;
 
 use reef_core::{Instruction, RecordId, Release, ReleaseId, ReleaseOrigin, sha256_hex};
 use reef_episodes::Task;
 use reef_harness::{Adapter, Binding, Corpus, CorpusError, Mutation, Policy, Refusal, Rules, admit};
-use reef_store::{HarnessProposal, RecordBody, Store, StoreError};
+use reef_store::{HarnessProposal, RecordBody, RefusedProposal, Store, StoreError};
 
 use serde_json::json;
 
 use crate::clock::now_ms;
 use crate::episodes::Shop;
-use crate::scenarios::{HarnessContent, Scenario, ScenarioError, Scenarios};
+use crate::scenarios::{HarnessContent, Scenario, ScenarioError, ScenarioKey, Scenarios};
 
 /// Requirements of one release.
 const REQUIRES_MAX: usize = 64;
@@ -38,15 +38,8 @@ pub struct Proposed {
 pub enum Proposal {
     /// Its release waits, or was decided upon already.
     Admitted(HarnessProposal),
-    /// It breaks these rules.
-    Refused {
-        /// Digest of what is proposed.
-        id: RecordId,
-        /// The release that it would change.
-        base: ReleaseId,
-        /// In the order of the rules.
-        reasons: Vec<String>,
-    },
+    /// It breaks rules; they are kept.
+    Refused(RefusedProposal),
 }
 
 /// Why a proposal gets no answer.
@@ -108,8 +101,11 @@ pub async fn propose_harness(
     });
     match admitted.await.map_err(|_| ScenarioError::Interrupted)? {
         Err(refusals) => {
+            let Proposed { request, reason, session, .. } = asked;
             let reasons = refusals.iter().map(Refusal::to_string).collect();
-            Ok(Proposal::Refused { id, base, reasons })
+            let refused = RefusedProposal { id, base, request, reason, reasons, session, created_at_ms: now_ms() };
+            store.refuse_proposal(tenant, name, &refused).await?;
+            Ok(Proposal::Refused(refused))
         }
         Ok(applied) => {
             let mut content = HarnessContent { tree: applied.tree, requires: before.requires };
@@ -174,6 +170,21 @@ pub(super) fn trial(scenario: reef_core::ScenarioName) -> Binding {
     }
 }
 
+/// What the instructions of a batch ask of clients, beside what clients are asked already.
+pub(super) async fn needed(
+    store: &Store,
+    (tenant, name): &ScenarioKey,
+    batch: &[RecordId],
+    mut content: HarnessContent,
+) -> Result<HarnessContent, ProposeError> {
+    for id in batch {
+        if let Some(RecordBody::Instruction(asked)) = store.record(tenant, name, id).await?.map(|record| record.body) {
+            need(&mut content, Some(&asked))?;
+        }
+    }
+    Ok(content)
+}
+
 /// Adds what the instruction asks of clients.
 fn need(content: &mut HarnessContent, request: Option<&Instruction>) -> Result<(), ProposeError> {
     let asked = request.map(|instruction| instruction.requires.as_slice()).unwrap_or_default();
@@ -204,5 +215,5 @@ async fn hold(
         session: asked.session,
         created_at_ms: now_ms(),
     };
-    Ok(scenarios.hold_harness(scenario, (head, content), proposal, (origin, reason)).await?)
+    Ok(scenarios.hold_change(scenario, (head, content.to_files()), proposal, (origin, reason)).await?)
 }

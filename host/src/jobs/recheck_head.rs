@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use reef_core::{DecidedBy, Measurement, Recheck, Release, ReleaseOrigin, recheck};
+use reef_core::{DecidedBy, Measurement, Recheck, Release, ReleaseOrigin, Surface, recheck};
 use reef_store::RecordedStep;
 
 use super::gate_candidate::{CANDIDATE, SERVED, lots, measure};
@@ -44,7 +44,7 @@ pub async fn recheck_head(
         Err(refusal) => Recheck::Undecided(refusal.to_string()),
     };
     match found {
-        Recheck::Holds => scenario.set_status(|status| status.regression = None),
+        Recheck::Holds => scenario.side(Surface::Weights).set_status(|status| status.regression = None),
         Recheck::Undecided(problem) => {
             tracing::warn!(scenario = %scenario.key.1, problem, "head.recheck");
         }
@@ -52,7 +52,7 @@ pub async fn recheck_head(
             let told = format!("the head scores {by:.4} less on held-out tasks than at its release (p {p:.2e})");
             tracing::error!(scenario = %scenario.key.1, release.id = %served.release.release_id, told, "head.regressed");
             metrics::counter!("reef_head_regressions_total").increment(1);
-            scenario.set_status(|status| status.regression = Some(told.clone()));
+            scenario.side(Surface::Weights).set_status(|status| status.regression = Some(told.clone()));
             // Whoever exchanged the head meanwhile has decided already.
             let unmoved = scenario.served().release.release_id == served.release.release_id && !scenario.is_pinned();
             if let Some(to) = original.manifest.parent.filter(|_| workshop.recheck_rollback && unmoved) {

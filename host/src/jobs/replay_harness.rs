@@ -7,6 +7,7 @@ use reef_sandbox::{HarnessChange, PoolSample, Proposal};
 
 use super::harness_step::{PLAYED, gate_harness};
 use super::learn_scenario::state_of;
+use super::propose_harness::needed;
 use super::replay_step::{Replay, Wanted, failed};
 use super::rerun::Folder;
 use super::run_step::guest_state;
@@ -66,6 +67,8 @@ impl Replay {
         let id = match applied {
             Ok(applied) => {
                 let content = HarnessContent { tree: applied.tree, requires: before.requires };
+                let content = needed(&folder.store, &self.key, &self.step.batch, content).await;
+                let content = content.map_err(|error| StartError::Other(error.to_string()))?;
                 reef_release::content_id(&content.to_files()).ok().map_or("none".to_owned(), |id| id.to_string())
             }
             Err(told) => told,

@@ -142,7 +142,9 @@ async fn stored(folder: &Folder, wanted: &Wanted) -> Result<(Step, StepInputs, S
     }
     match folder.store.step_record(tenant, scenario, *number).await? {
         Some(RecordedStep { inputs, transcript: Some(transcript) }) => Ok((step, inputs, transcript)),
-        _ => Err(refuse("was made without a record of its inputs, by an earlier version; it cannot be replayed")),
+        _ => Err(refuse(
+            "has no record of its inputs: records of it were erased, or an earlier version made it; it cannot be replayed",
+        )),
     }
 }
 
@@ -161,7 +163,7 @@ fn shape(environment: &Environment) -> LoraConfig {
 
 /// A step in the making.
 pub(super) struct Replay {
-    key: ScenarioKey,
+    pub(super) key: ScenarioKey,
     reads: GuestReads,
     pub(super) context: Context,
     pub(super) step: Step,

@@ -61,10 +61,10 @@ impl Scenarios {
             return Ok(head);
         }
         let decision = promoted(DecidedBy::Host, "every harness starts from the empty tree".to_owned());
-        let manifest = self.harness_manifest(&scenario.key, None, (ReleaseOrigin::Base, decision));
+        let manifest = self.manifest_on(Surface::Harness, &scenario.key, None, (ReleaseOrigin::Base, decision));
         let release = self.write(manifest, HarnessContent::default().to_files()).await?;
         self.store.append_release(tenant, name, &release, None).await?;
-        self.align_harness(scenario).await;
+        self.align(scenario, Surface::Harness).await;
         Ok(release)
     }
 
@@ -81,64 +81,79 @@ impl Scenarios {
         HarnessContent::from_files(&files).map_err(|problem| ScenarioError::Harness { release: id.clone(), problem })
     }
 
-    /// Makes the release of an admitted proposal, which waits for a person. The head must still be the one that it
+    /// Makes the release of an admitted change of a head, which waits for a person. The head must still be the one that it
     /// changes. The same proposal again is returned as it is.
-    pub async fn hold_harness(
+    pub async fn hold_change(
         &self,
         scenario: &Scenario,
-        (parent, content): (&Release, &HarnessContent),
+        (parent, files): (&Release, Vec<ReleaseFile>),
         proposal: impl FnOnce(ReleaseId) -> HarnessProposal + Send,
         (origin, reason): (ReleaseOrigin, String),
     ) -> Result<HarnessProposal, ScenarioError> {
         let _minting = scenario.minting.lock().await;
         let (tenant, name) = &scenario.key;
         let decision = ReleaseDecision { verdict: ReleaseVerdict::Held, by: DecidedBy::Host, reason };
-        let manifest = self.harness_manifest(&scenario.key, Some(parent), (origin, decision));
-        let release = self.write(manifest, content.to_files()).await?;
+        let surface = parent.manifest.surface;
+        let manifest = self.manifest_on(surface, &scenario.key, Some(parent), (origin, decision));
+        let release = self.write(manifest, files).await?;
         let proposal = proposal(release.release_id.clone());
         Ok(self.store.hold_proposal(tenant, name, &release, &proposal).await?)
     }
 
-    /// Mints a release with the files of an earlier or waiting one and makes it the harness that clients install.
-    pub async fn mint_harness_copy(
+    /// Mints a release with the files of an earlier or waiting one and makes it the head of its surface, which is not
+    /// that of the weights: the harness that clients install, or the policy that is applied.
+    pub async fn mint_copy_beside(
         &self,
         scenario: &Scenario,
         of: &ReleaseId,
         why: (ReleaseOrigin, ReleaseDecision),
     ) -> Result<Release, ScenarioError> {
-        let head = self.harness(scenario).await?;
-        let _minting = scenario.minting.lock().await;
+        let minting = scenario.minting.lock().await;
         let (tenant, name) = &scenario.key;
-        self.harness_release(scenario, of).await?;
+        let unknown = || ScenarioError::UnknownRelease(of.clone());
+        let source = self.store.release(tenant, name, of).await?.ok_or_else(unknown)?;
+        let surface = source.release.manifest.surface;
+        let head = self.store.head_on(tenant, name, surface).await?.ok_or_else(unknown)?;
         let files = self.files(of).await?.into_iter().map(|(path, bytes)| ReleaseFile { path, bytes }).collect();
-        let manifest = self.harness_manifest(&scenario.key, Some(&head), why);
+        // The same content was measured: with which weights, and on what, goes on to be said.
+        let evaluation = source.release.manifest.evaluation;
+        let manifest = ReleaseManifest { evaluation, ..self.manifest_on(surface, &scenario.key, Some(&head), why) };
         let release = self.write(manifest, files).await?;
         self.store.append_release(tenant, name, &release, Some(&head.release_id)).await?;
-        self.align_harness(scenario).await;
+        drop(minting);
+        self.align(scenario, surface).await;
+        if surface == Surface::Router {
+            self.apply_policy(scenario).await;
+        }
         Ok(release)
     }
 
-    /// Brings the branch of the harness to the head of the database. The database is right whatever becomes of this:
-    /// a branch that lags is aligned at the next change or start.
-    pub async fn align_harness(&self, scenario: &Scenario) {
-        if let Err(error) = self.align_harness_ref(&scenario.key).await {
-            tracing::warn!(scenario = %scenario.key.1, %error, "release.align_harness");
+    /// Brings the branch of a surface beside the weights to the head of the database. The database is right whatever
+    /// becomes of this: a branch that lags is aligned at the next change or start.
+    pub async fn align(&self, scenario: &Scenario, surface: Surface) {
+        if let Err(error) = self.align_ref_beside(&scenario.key, surface).await {
+            tracing::warn!(scenario = %scenario.key.1, ?surface, %error, "release.align");
         }
     }
 
-    async fn align_harness_ref(&self, (tenant, name): &ScenarioKey) -> Result<(), ScenarioError> {
-        let Some(head) = self.store.harness_head(tenant, name).await? else { return Ok(()) };
+    async fn align_ref_beside(&self, (tenant, name): &ScenarioKey, surface: Surface) -> Result<(), ScenarioError> {
+        let Some(head) = self.store.head_on(tenant, name, surface).await? else { return Ok(()) };
         let (repo, tenant, name) = (self.repo.clone(), tenant.clone(), name.clone());
         blocking(move || {
-            let now = repo.harness_head(&tenant, &name)?;
+            let now = match surface {
+                Surface::Router => repo.router_head(&tenant, &name)?,
+                Surface::Harness => repo.harness_head(&tenant, &name)?,
+                Surface::Weights => repo.head(&tenant, &name)?,
+            };
             let there = now.as_ref() == Some(&head.release_id);
             if there { Ok(()) } else { repo.advance(&tenant, &name, now.as_ref(), &head.release_id) }
         })
         .await
     }
 
-    fn harness_manifest(
+    pub(super) fn manifest_on(
         &self,
+        surface: Surface,
         (tenant, scenario): &ScenarioKey,
         parent: Option<&Release>,
         (origin, decision): (ReleaseOrigin, ReleaseDecision),
@@ -146,7 +161,7 @@ impl Scenarios {
         ReleaseManifest {
             tenant: tenant.clone(),
             scenario: scenario.clone(),
-            surface: Surface::Harness,
+            surface,
             sequence: parent.map_or(0, |parent| parent.manifest.sequence + 1),
             parent: parent.map(|parent| parent.release_id.clone()),
             origin,

@@ -129,7 +129,7 @@ impl Scenarios {
         if let Err(error) = self.align_ref(&scenario.key, &release.release_id).await {
             tracing::warn!(%error, release.id = %release.release_id, "release.align_ref");
         }
-        scenario.wake.notify_one();
+        scenario.wake();
         Ok(release)
     }
 
@@ -163,7 +163,7 @@ impl Scenarios {
         let reason = format!("the head cannot be served ({damage}); this is the last release before it that is whole");
         let decision = promoted(DecidedBy::Host, reason.clone());
         self.mint_under_lock(scenario, &to, (ReleaseOrigin::Rollback { to: to.clone() }, decision)).await?;
-        scenario.set_status(|status| status.regression = Some(reason));
+        scenario.side(Surface::Weights).set_status(|status| status.regression = Some(reason));
         Ok(())
     }
 }

@@ -6,10 +6,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
 
 use reef_core::{
-    Arm, CanaryPlan, CanaryVerdict, DecidedBy, ReleaseId, ReleaseOrigin, Rollout, RolloutEnd, RolloutFigures,
+    Arm, ArmScore, CanaryPlan, CanaryVerdict, DecidedBy, ReleaseId, ReleaseOrigin, Rollout, RolloutEnd, RolloutFigures,
     RolloutOutcome, RolloutPlan,
 };
-use reef_store::ReleaseStatus;
+use reef_store::{ReleaseStatus, StoreError};
 use tokio::sync::Semaphore;
 
 use super::{Scenario, ScenarioError, Scenarios, Served, promoted};
@@ -124,14 +124,17 @@ impl Scenarios {
         }
         let candidate = self.store.arm_scores(tenant, name, (rollout.number, Arm::Candidate)).await?;
         let incumbent = self.store.arm_scores(tenant, name, (rollout.number, Arm::Incumbent)).await?;
-        let scores = |arm: &[(String, f64)]| arm.iter().map(|(_, score)| *score).collect::<Vec<f64>>();
+        let scores = |arm: &[(String, ArmScore)]| arm.iter().map(|(_, score)| *score).collect::<Vec<ArmScore>>();
         Ok(Some(match &rollout.plan {
             RolloutPlan::Canary(plan) => plan.decide(&scores(&candidate), &scores(&incumbent)),
             // Both arms answered the same requests: they are compared one by one.
             RolloutPlan::Pin | RolloutPlan::Shadow { .. } => {
-                let seen: HashMap<String, f64> = incumbent.into_iter().collect();
-                let both = candidate.iter().filter_map(|(unit, score)| Some((*score, *seen.get(unit)?)));
-                let (new, old): (Vec<f64>, Vec<f64>) = both.unzip();
+                let seen: HashMap<String, ArmScore> = incumbent.into_iter().collect();
+                let both = candidate.iter().filter_map(|(unit, score)| Some((score.score, seen.get(unit)?.score)));
+                let beside = |(pair, (new, old))| {
+                    (ArmScore { at: 2 * pair, score: new }, ArmScore { at: 2 * pair + 1, score: old })
+                };
+                let (new, old): (Vec<ArmScore>, Vec<ArmScore>) = (0_i64..).zip(both).map(beside).unzip();
                 CanaryPlan::of_sessions(50.0).decide(&new, &old)
             }
         }))
@@ -169,6 +172,18 @@ impl Scenarios {
         Ok(())
     }
 
+    /// Refuses a release that was never served: a person decides on it first.
+    pub async fn check_served(&self, scenario: &Scenario, id: &ReleaseId) -> Result<(), ScenarioError> {
+        let listed = self.store.release(&scenario.key.0, &scenario.key.1, id).await?;
+        match listed.ok_or_else(|| ScenarioError::UnknownRelease(id.clone()))?.status {
+            ReleaseStatus::Served | ReleaseStatus::Retained => Ok(()),
+            ReleaseStatus::Held | ReleaseStatus::Rejected => {
+                let told = format!("release {id} was never served; promote it first, if it waits");
+                Err(StoreError::Conflict(told).into())
+            }
+        }
+    }
+
     async fn promote(&self, scenario: &Scenario, id: &ReleaseId, reason: &str) -> Result<(), ScenarioError> {
         let (tenant, name) = &scenario.key;
         let listed = self.store.release(tenant, name, id).await?;
@@ -193,7 +208,7 @@ impl Scenarios {
         tracing::info!(scenario = %name, release.id = %live.rollout.release, ?outcome, reason = end.reason, "rollout.end");
         let ended = self.store.end_rollout(tenant, name, live.rollout.number, &end).await?;
         scenario.set_rollout(None);
-        scenario.wake.notify_one();
+        scenario.wake();
         Ok(ended)
     }
 }

@@ -6,6 +6,8 @@ use serde_json::{Map, Value};
 
 use crate::{LIVE_REPORT_PREFIX, RecordId, ReleaseId};
 
+/// The field of reports in which recipes of the harness read what a person asks for.
+pub const INSTRUCTION_FIELD: &str = "instruction";
 /// Bytes of the text.
 pub const INSTRUCTION_TEXT_BYTES_MAX: usize = 64 << 10;
 /// Bytes of the name of a session.

@@ -11,6 +11,7 @@ mod name;
 mod record;
 mod release;
 mod rollout;
+mod routing;
 mod sample;
 mod step;
 
@@ -20,7 +21,7 @@ pub use gate::{
     Progress, Recheck, Sequential, SequentialPlan, Tested, gate_decision, recheck, recheck_due,
 };
 pub use hex::{framed, hex, unframed, unhex};
-pub use instruction::{INSTRUCTION_TEXT_BYTES_MAX, Instruction, InstructionError, REQUIRES_MAX};
+pub use instruction::{INSTRUCTION_FIELD, INSTRUCTION_TEXT_BYTES_MAX, Instruction, InstructionError, REQUIRES_MAX};
 pub use name::{ContentId, InvalidName, RecordId, ReleaseId, ScenarioName, Tag, TenantId, sha256_hex};
 pub use record::{
     Alternatives, CALL_REASON_TAG, CALL_TAG, Inference, LIVE_REPORT_PREFIX, RecordStatus, ReleaseSpan, Report,
@@ -30,8 +31,9 @@ pub use release::{
     DecidedBy, Release, ReleaseDecision, ReleaseEvaluation, ReleaseManifest, ReleaseOrigin, ReleaseVerdict, Surface,
 };
 pub use rollout::{
-    Arm, ArmFigures, CanaryPlan, CanaryVerdict, Rollout, RolloutEnd, RolloutFigures, RolloutOutcome, RolloutPlan,
-    Sticky,
+    Arm, ArmFigures, ArmScore, CanaryPlan, CanaryVerdict, Rollout, RolloutEnd, RolloutFigures, RolloutOutcome,
+    RolloutPlan, Sticky,
 };
+pub use routing::{RouteCondition, RouteFacts, RoutingPolicy, RoutingRule};
 pub use sample::{AssemblyError, Sample, Trajectory, Turn, TurnSpan, assemble, lag};
 pub use step::{CallReport, Step, StepOutcome};

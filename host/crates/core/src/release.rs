@@ -19,6 +19,9 @@ pub enum Surface {
 }
 
 impl Surface {
+    /// Every surface.
+    pub const ALL: [Self; 3] = [Self::Weights, Self::Harness, Self::Router];
+
     /// Its name, as in JSON.
     pub const fn as_str(self) -> &'static str {
         match self {

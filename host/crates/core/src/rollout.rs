@@ -120,6 +120,15 @@ pub struct RolloutFigures {
     pub p: f64,
 }
 
+/// The first score of a unit.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ArmScore {
+    /// When its report came, in the order of the scenario's records.
+    pub at: i64,
+    /// The score.
+    pub score: f64,
+}
+
 /// The scores of one arm.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct ArmFigures {
@@ -209,9 +218,10 @@ impl CanaryPlan {
     }
 
     /// What the first scores of the units say, each arm in the order in which its reports came. Units were drawn at
-    /// random, so that pairing them in this order is a fair comparison, and the bets may be looked at after each pair.
-    pub fn decide(&self, candidate: &[f64], incumbent: &[f64]) -> (CanaryVerdict, RolloutFigures) {
-        let scaled = |scores: &[f64]| scores.iter().map(|score| self.scaled(*score)).collect::<Vec<f64>>();
+    /// random, so that two which came beside each other are a fair comparison whatever the traffic does in the long run,
+    /// and the bets may be looked at after each pair.
+    pub fn decide(&self, candidate: &[ArmScore], incumbent: &[ArmScore]) -> (CanaryVerdict, RolloutFigures) {
+        let scaled = |scores: &[ArmScore]| scores.iter().map(|one| self.scaled(one.score)).collect::<Vec<f64>>();
         let (new, old) = (scaled(candidate), scaled(incumbent));
         let figures = |pairs, p| RolloutFigures { candidate: arm(&new), incumbent: arm(&old), pairs, p };
         let plan = SequentialPlan {
@@ -223,8 +233,9 @@ impl CanaryPlan {
         // A plan that was checked always begins.
         let Ok(mut run) = Sequential::new(plan) else { return (CanaryVerdict::Undecided, figures(0, 1.0)) };
         let mut progress = Progress::Continue;
-        for (new, old) in new.iter().zip(&old) {
-            progress = run.push(&Measurement::Scored(*new), &Measurement::Scored(*old));
+        for (new, old) in neighbours(candidate, incumbent) {
+            let (new, old) = (self.scaled(new.score), self.scaled(old.score));
+            progress = run.push(&Measurement::Scored(new), &Measurement::Scored(old));
         }
         let verdict = match progress {
             Progress::Continue => CanaryVerdict::Continue,
@@ -240,6 +251,31 @@ impl CanaryPlan {
         let (low, high) = self.scores;
         ((score - low) / (high - low)).clamp(0.0, 1.0)
     }
+}
+
+/// Pairs of scores that came beside each other: each takes the latest of the other arm that came before it and is in no
+/// pair. Of an arm that gets more traffic, those between two pairs are left out.
+fn neighbours<'s>(candidate: &'s [ArmScore], incumbent: &'s [ArmScore]) -> Vec<(&'s ArmScore, &'s ArmScore)> {
+    let of = |arm: Arm| move |score: &'s ArmScore| (score.at, arm, score);
+    let mut came: Vec<(i64, Arm, &ArmScore)> =
+        candidate.iter().map(of(Arm::Candidate)).chain(incumbent.iter().map(of(Arm::Incumbent))).collect();
+    came.sort_by_key(|(at, ..)| *at);
+    let mut pairs = Vec::new();
+    let mut waits: Option<(Arm, &ArmScore)> = None;
+    for (_, arm, score) in came {
+        waits = match waits {
+            Some((Arm::Incumbent, old)) if arm == Arm::Candidate => {
+                pairs.push((score, old));
+                None
+            }
+            Some((Arm::Candidate, new)) if arm == Arm::Incumbent => {
+                pairs.push((new, score));
+                None
+            }
+            _ => Some((arm, score)),
+        };
+    }
+    pairs
 }
 
 fn arm(scores: &[f64]) -> ArmFigures {
@@ -295,19 +331,33 @@ mod tests {
         assert_eq!(rollout(RolloutPlan::Shadow { percent: 100.0 }).arm("x"), Arm::Candidate);
     }
 
+    /// Scores of two arms that take turns, as far as they go.
+    fn in_turns(new: &[f64], old: &[f64]) -> [Vec<ArmScore>; 2] {
+        let of = |scores: &[f64], first: i64| {
+            let at = (0..).map(|turn| 2 * turn + first);
+            at.zip(scores).map(|(at, score)| ArmScore { at, score: *score }).collect()
+        };
+        [of(new, 0), of(old, 1)]
+    }
+
+    fn decide(plan: &CanaryPlan, new: &[f64], old: &[f64]) -> (CanaryVerdict, RolloutFigures) {
+        let [new, old] = in_turns(new, old);
+        plan.decide(&new, &old)
+    }
+
     #[test]
     fn scores_decide_or_do_not() {
         let plan = CanaryPlan::of_sessions(50.0);
-        let (verdict, figures) = plan.decide(&[1.0; 30], &[0.0; 40]);
+        let (verdict, figures) = decide(&plan, &[1.0; 30], &[0.0; 40]);
         assert_eq!((verdict, figures.candidate.units, figures.incumbent.units), (CanaryVerdict::Promote, 30, 40));
         assert!(figures.p <= 0.05 && figures.candidate.mean == Some(1.0) && figures.pairs >= plan.pairs_min);
-        assert_eq!(plan.decide(&[1.0; 10], &[0.0; 10]).0, CanaryVerdict::Continue, "fewer than pairs_min");
-        assert_eq!(plan.decide(&[0.0; 30], &[1.0; 30]).0, CanaryVerdict::RollBack);
-        assert_eq!(plan.decide(&[], &[1.0; 30]).0, CanaryVerdict::Continue);
+        assert_eq!(decide(&plan, &[1.0; 10], &[0.0; 10]).0, CanaryVerdict::Continue, "fewer than pairs_min");
+        assert_eq!(decide(&plan, &[0.0; 30], &[1.0; 30]).0, CanaryVerdict::RollBack);
+        assert_eq!(decide(&plan, &[], &[1.0; 30]).0, CanaryVerdict::Continue);
         let short = CanaryPlan { pairs_max: 25, ..plan.clone() };
-        assert_eq!(short.decide(&[1.0; 25], &[1.0; 25]).0, CanaryVerdict::Undecided);
+        assert_eq!(decide(&short, &[1.0; 25], &[1.0; 25]).0, CanaryVerdict::Undecided);
         let wide = CanaryPlan { scores: (-1.0, 1.0), margin: 0.2, pairs_max: 10_000, ..plan };
-        let (verdict, figures) = wide.decide(&[3.0; 200], &[1.0; 200]);
+        let (verdict, figures) = decide(&wide, &[3.0; 200], &[1.0; 200]);
         assert_eq!((verdict, figures.candidate.mean), (CanaryVerdict::Promote, Some(1.0)), "not worse is enough");
     }
 
@@ -318,10 +368,28 @@ mod tests {
         let coin = |run: u32, arm: &str, at: u32| f64::from(u8::from(draw(&format!("{run} {arm} {at}")) < 0.5));
         let promoted = (0..400).filter(|run| {
             let side = |arm: &str| (0..300).map(|at| coin(*run, arm, at)).collect::<Vec<f64>>();
-            plan.decide(&side("new"), &side("old")).0 == CanaryVerdict::Promote
+            decide(&plan, &side("new"), &side("old")).0 == CanaryVerdict::Promote
         });
         // 20 are allowed on average; 4.6 standard deviations above.
         assert!(promoted.count() <= 40);
+    }
+
+    #[test]
+    fn traffic_that_changes_does_not_decide_for_a_small_share() {
+        // Both arms alike, more and more of their answers right; a tenth of 3,000 units gets the candidate.
+        let plan = CanaryPlan::of_sessions(10.0);
+        let promoted = (0..400).filter(|run| {
+            let (mut new, mut old) = (Vec::new(), Vec::new());
+            for at in 0..3_000_i64 {
+                let right = draw(&format!("{run} right {at}")) < 0.4 + 0.4 * at as f64 / 3_000.0;
+                let arm = if draw(&format!("{run} arm {at}")) < 0.1 { &mut new } else { &mut old };
+                arm.push(ArmScore { at, score: f64::from(u8::from(right)) });
+            }
+            plan.decide(&new, &old).0 == CanaryVerdict::Promote
+        });
+        let promoted = promoted.count();
+        // As above: 20 are allowed on average.
+        assert!(promoted <= 40, "{promoted}");
     }
 
     #[test]

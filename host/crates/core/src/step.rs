@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ContentId, GateDecision, RecordId, ReleaseId};
+use crate::{ContentId, GateDecision, RecordId, ReleaseId, Surface};
 
 /// How a step ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -76,8 +76,14 @@ pub struct CallReport {
 pub struct Step {
     /// Number within the scenario, from 1.
     pub step: u32,
+    /// The surface that the step changes; none in steps of earlier versions, which changed that of their parent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub surface: Option<Surface>,
     /// Head of the surface that the step changes, when the batch was formed.
     pub parent: ReleaseId,
+    /// Heads of the other surfaces when the batch was formed: what the step measures is measured beside them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub beside: BTreeMap<Surface, ReleaseId>,
     /// Reports that make the batch, in order.
     pub batch: Vec<RecordId>,
     /// `name@version#sha256:…` of the recipe.

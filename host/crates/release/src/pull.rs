@@ -46,6 +46,9 @@ pub struct PullReport {
     /// The same of the harness, where the remote has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub harness_head: Option<ReleaseId>,
+    /// The same of the routing policy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub router_head: Option<ReleaseId>,
     /// Releases that were not here, newest first.
     pub new: Vec<ReleaseId>,
     /// LFS objects that were fetched.
@@ -68,12 +71,16 @@ impl ReleaseRepo {
     ) -> Result<PullReport, RemoteError> {
         let weights = self.pull_chain((tenant, scenario, Surface::Weights), remote, options)?;
         let mut report = weights.ok_or_else(|| no_chain((tenant, scenario), remote))?;
-        if let Some(harness) = self.pull_chain((tenant, scenario, Surface::Harness), remote, options)? {
-            report.new.extend(harness.new);
-            report.objects += harness.objects;
-            report.bytes += harness.bytes;
-            report.without_objects.extend(harness.without_objects);
-            report.harness_head = Some(harness.head);
+        for surface in [Surface::Harness, Surface::Router] {
+            let Some(other) = self.pull_chain((tenant, scenario, surface), remote, options)? else { continue };
+            report.new.extend(other.new);
+            report.objects += other.objects;
+            report.bytes += other.bytes;
+            report.without_objects.extend(other.without_objects);
+            match surface {
+                Surface::Router => report.router_head = Some(other.head),
+                Surface::Harness | Surface::Weights => report.harness_head = Some(other.head),
+            }
         }
         Ok(report)
     }
@@ -171,6 +178,7 @@ impl Pull<'_> {
         let mut report = PullReport {
             head: tip.clone(),
             harness_head: None,
+            router_head: None,
             new: self.unknown(&chain)?,
             objects: 0,
             bytes: 0,

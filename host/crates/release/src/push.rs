@@ -26,6 +26,9 @@ pub struct PushReport {
     /// The same of the harness, where the scenario has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub harness_head: Option<ReleaseId>,
+    /// The same of the routing policy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub router_head: Option<ReleaseId>,
     /// LFS objects that were copied to a folder, or offered to a server, which takes what it lacks.
     pub objects: u64,
     /// Their bytes.
@@ -48,11 +51,15 @@ impl ReleaseRepo {
             || RemoteError::NoChain { tenant: tenant.clone(), scenario: scenario.clone(), at: "here".to_owned() };
         let weights = self.push_chain((tenant, scenario, Surface::Weights), remote, time_max)?;
         let mut report = weights.ok_or_else(absent)?;
-        if let Some(harness) = self.push_chain((tenant, scenario, Surface::Harness), remote, time_max)? {
-            report.objects += harness.objects;
-            report.bytes += harness.bytes;
-            report.without_objects.extend(harness.without_objects);
-            report.harness_head = Some(harness.head);
+        for surface in [Surface::Harness, Surface::Router] {
+            let Some(other) = self.push_chain((tenant, scenario, surface), remote, time_max)? else { continue };
+            report.objects += other.objects;
+            report.bytes += other.bytes;
+            report.without_objects.extend(other.without_objects);
+            match surface {
+                Surface::Router => report.router_head = Some(other.head),
+                Surface::Harness | Surface::Weights => report.harness_head = Some(other.head),
+            }
         }
         Ok(report)
     }
@@ -71,8 +78,14 @@ impl ReleaseRepo {
         if folder.is_none() {
             git.require_lfs()?;
         }
-        let mut report =
-            PushReport { head: head.clone(), harness_head: None, objects: 0, bytes: 0, without_objects: Vec::new() };
+        let mut report = PushReport {
+            head: head.clone(),
+            harness_head: None,
+            router_head: None,
+            objects: 0,
+            bytes: 0,
+            without_objects: Vec::new(),
+        };
         let mut offered = Vec::new();
         let mut next = Some(head.clone());
         while let Some(id) = next {

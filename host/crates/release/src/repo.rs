@@ -187,6 +187,13 @@ impl ReleaseRepo {
         self.head_of((tenant, scenario, Surface::Harness))
     }
 
+    /// The head of the routing policy of a scenario, if it has one.
+    ///
+    /// Errors: `Disk`, `Git`.
+    pub fn router_head(&self, tenant: &TenantId, scenario: &ScenarioName) -> Result<Option<ReleaseId>, ReleaseError> {
+        self.head_of((tenant, scenario, Surface::Router))
+    }
+
     pub(crate) fn head_of(&self, chain: Chain<'_>) -> Result<Option<ReleaseId>, ReleaseError> {
         head(&self.git()?, &branch(chain))
     }

@@ -80,6 +80,9 @@ pub struct Report {
     /// The head of the harness, where the scenario has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub harness_head: Option<ReleaseId>,
+    /// The head of the routing policy, where the scenario has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub router_head: Option<ReleaseId>,
     /// Releases of the chains and, where a database was given, beside it; bytes of their files; problems.
     #[serde(flatten)]
     pub checked: Progress,
@@ -112,9 +115,11 @@ impl ReleaseRepo {
         let heads = [
             (Surface::Weights, self.head(tenant, scenario)?),
             (Surface::Harness, self.harness_head(tenant, scenario)?),
+            (Surface::Router, self.router_head(tenant, scenario)?),
         ];
-        let [(_, head), (_, harness_head)] = heads.clone();
-        let report = Report { head, harness_head, checked: Progress::default(), pruned: 0, findings: Vec::new() };
+        let [(_, head), (_, harness_head), (_, router_head)] = heads.clone();
+        let report =
+            Report { head, harness_head, router_head, checked: Progress::default(), pruned: 0, findings: Vec::new() };
         let mut walk = Walk { place: (self, &repo), scenario: (tenant, scenario), report, expected };
         let mut tick = |report: &Report| {
             if let Some(tell) = options.on_progress.as_mut() {
@@ -272,6 +277,7 @@ impl Walk<'_> {
         let is = |head: &Option<ReleaseId>| head.as_ref() == Some(&opened.id);
         let needed = is(&self.report.head)
             || is(&self.report.harness_head)
+            || is(&self.report.router_head)
             || known.is_some_and(|(known, _)| matches!(known.status, ExpectedStatus::Served | ExpectedStatus::Held));
         found.retain(|problem| needed || problem.kind != ProblemKind::ObjectPruned);
         self.report.pruned += u64::from(found.len() < before);

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use reef_core::RecordId;
+use reef_core::{RecordId, Surface};
 
 use crate::codec::to_text;
 use crate::entry::{self, Content, Entry};
@@ -14,6 +14,7 @@ use crate::key::Key;
 use crate::records::{RecordBody, RecordKind, select_record};
 use crate::reports::Appended;
 use crate::sql::{self, Connection, Value};
+use crate::surfaces::read_surfaces;
 
 /// What became of an entry.
 pub(crate) type Outcome = Result<Appended, StoreError>;
@@ -44,14 +45,16 @@ pub(crate) async fn all(conn: &mut Connection, entries: &[&Entry]) -> Result<Vec
 async fn of_scenario(conn: &mut Connection, entries: &[&Entry]) -> Result<Vec<Outcome>, Fault> {
     let Some(first) = entries.first() else { return Ok(Vec::new()) };
     let key = &first.key;
-    let sql = "SELECT last_sequence FROM scenarios WHERE tenant = $1 AND name = $2";
-    let last = sql::query(sql).bind(key.tenant()).bind(key.scenario()).scalar_optional(&mut *conn).await?;
-    let Some(last) = last else {
+    let sql = "SELECT last_sequence, learns FROM scenarios WHERE tenant = $1 AND name = $2";
+    let found: Option<(i64, String)> =
+        sql::query(sql).bind(key.tenant()).bind(key.scenario()).fetch_optional(&mut *conn).await?;
+    let Some((last, learns)) = found else {
         let unknown = StoreError::UnknownScenario(key.scenario_name().clone());
         return Ok(vec![Err(unknown); entries.len()]);
     };
     let known = select_known(conn, key, entries).await?;
-    let mut batch = Batch { known, accepted: Vec::new(), places: HashMap::new(), last };
+    let mut batch =
+        Batch { known, accepted: Vec::new(), places: HashMap::new(), last, learns: read_surfaces(&learns)? };
     let mut outcomes = Vec::with_capacity(entries.len());
     for entry in entries {
         outcomes.push(batch.decide(conn, entry).await?);
@@ -92,6 +95,8 @@ struct Batch<'e> {
     /// Where an accepted id is.
     places: HashMap<&'e str, usize>,
     last: i64,
+    /// A report becomes a sample of each.
+    learns: Vec<Surface>,
 }
 
 impl<'e> Batch<'e> {
@@ -141,8 +146,12 @@ impl<'e> Batch<'e> {
                 feedback::amend(conn, &entry.key, old, entry).await?;
             }
         }
-        let samples = self.accepted.iter().filter_map(|(sequence, entry)| sample_row(*sequence, entry)).collect();
-        let into = "samples (tenant, scenario, report, sequence, state, score, metadata, content)";
+        let rows = |(sequence, entry): &(i64, &Entry)| {
+            let row = |surface: &Surface| sample_row(*sequence, entry, *surface);
+            self.learns.iter().filter_map(row).collect::<Vec<_>>()
+        };
+        let samples = self.accepted.iter().flat_map(rows).collect();
+        let into = "samples (tenant, scenario, report, surface, sequence, state, score, metadata, content)";
         sql::insert_rows(conn, into, samples, "").await?;
         let links = self.accepted.iter().flat_map(|(_, entry)| link_rows(entry)).collect();
         sql::insert_rows(conn, "sample_records (tenant, scenario, report, record)", links, "").await?;
@@ -191,14 +200,18 @@ fn gone(id: &RecordId) -> StoreError {
     StoreError::Conflict(format!("record {id} was erased or dropped and does not come back; use a new id"))
 }
 
-fn sample_row(sequence: i64, entry: &Entry) -> Option<Vec<Value>> {
+fn sample_row(sequence: i64, entry: &Entry, surface: Surface) -> Option<Vec<Value>> {
     let (score, metadata, content) = entry.sample()?;
+    if entry.kind() == RecordKind::Instruction && surface != Surface::Harness {
+        return None;
+    }
     let (tenant, scenario, report) = (entry.key.tenant(), entry.key.scenario(), entry.id().as_str());
     let state = "pending";
     Some(vec![
         tenant.into(),
         scenario.into(),
         report.into(),
+        surface.as_str().into(),
         sequence.into(),
         state.into(),
         score.into(),

@@ -1,13 +1,14 @@
-//! Dead letters: reports that were set aside and will never be trained, each with its reason, for a person who asks why.
+//! Dead letters: reports that a surface set aside and will never use, each with its reason, for a person who asks why.
 //! Reasons read `kind: detail`; `samples.rs` counts them by kind.
 
-use reef_core::{RecordId, ScenarioName, TenantId};
+use reef_core::{RecordId, ScenarioName, Surface, TenantId};
 use serde::{Deserialize, Serialize};
 
 use crate::Store;
 use crate::error::{Fault, StoreError};
 use crate::records::record_id;
 use crate::sql;
+use crate::surfaces::surface_named;
 
 /// Dead letters of one page.
 const PAGE_MAX: u32 = 1_000;
@@ -17,6 +18,8 @@ const PAGE_MAX: u32 = 1_000;
 pub struct DeadLetter {
     /// The report.
     pub report: RecordId,
+    /// The surface that will not use it.
+    pub surface: Surface,
     /// Its place in the scenario.
     pub sequence: i64,
     /// Why, as `kind: detail`.
@@ -25,7 +28,7 @@ pub struct DeadLetter {
     pub retired_at_ms: i64,
 }
 
-type Row = (String, i64, Option<String>, Option<i64>);
+type Row = (String, String, i64, Option<String>, Option<i64>);
 
 impl Store {
     /// Dead letters after a sequence, oldest first, at most 1,000; an empty page means that there are no more.
@@ -38,19 +41,21 @@ impl Store {
         kind: Option<&str>,
     ) -> Result<Vec<DeadLetter>, StoreError> {
         let mut conn = self.reader().await?;
-        let sql = "SELECT report, sequence, reason, retired_at_ms FROM samples \
-                   WHERE tenant = $1 AND scenario = $2 AND state = 'retired' AND sequence > $3 \
+        let sql = "SELECT report, surface, sequence, reason, retired_at_ms FROM samples \
+                   WHERE tenant = $1 AND scenario = $2 AND surface IN ('weights', 'harness', 'router') \
+                     AND state = 'retired' AND sequence > $3 \
                      AND ($5 IS NULL OR substr(reason, 1, instr(reason || ':', ':') - 1) = $5) \
-                   ORDER BY sequence LIMIT $4";
+                   ORDER BY sequence, surface LIMIT $4";
         let query = sql::query(sql).bind(t.as_str()).bind(s.as_str()).bind(after).bind(limit.min(PAGE_MAX));
         let rows: Vec<Row> = self.told(query.bind(kind).fetch_all(&mut conn).await)?;
         self.told(rows.into_iter().map(read).collect())
     }
 }
 
-fn read((report, sequence, reason, retired_at_ms): Row) -> Result<DeadLetter, Fault> {
+fn read((report, surface, sequence, reason, retired_at_ms): Row) -> Result<DeadLetter, Fault> {
     Ok(DeadLetter {
         report: record_id(report)?,
+        surface: surface_named(&surface)?,
         sequence,
         reason: reason.unwrap_or_default(),
         retired_at_ms: retired_at_ms.unwrap_or_default(),

@@ -2,10 +2,11 @@
 //! the writer only binds values. `append.rs` writes entries; `records.rs` reads them back.
 
 use reef_core::{
-    Alternatives, INSTRUCTION_TEXT_BYTES_MAX, Inference, Instruction, REQUIRES_MAX, RecordId, RecordStatus,
-    ReleaseSpan, Report, Sampling, TokenTrace, sha256_hex,
+    Alternatives, INSTRUCTION_FIELD, INSTRUCTION_TEXT_BYTES_MAX, Inference, Instruction, REQUIRES_MAX, RecordId,
+    RecordStatus, ReleaseSpan, Report, Sampling, TokenTrace, sha256_hex,
 };
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value as Json};
 
 use crate::codec;
 use crate::error::{Fault, invalid};
@@ -148,11 +149,14 @@ impl Entry {
         Ok(Self { key, content: Content::Report(Box::new(report)), tokens: None, body, metadata })
     }
 
-    pub(crate) async fn instruction(key: Key, instruction: Instruction) -> Result<Self, Fault> {
+    /// `read`: a recipe of the harness reads what is asked, so that it becomes a sample.
+    pub(crate) async fn instruction(key: Key, instruction: Instruction, read: bool) -> Result<Self, Fault> {
         check_instruction(&instruction)?;
+        let fields = Map::from_iter([(INSTRUCTION_FIELD.to_owned(), Json::from(instruction.text.as_str()))]);
+        let metadata = if read { codec::to_text(&fields)? } else { String::new() };
         let body = codec::pack(&instruction, &format!("instruction {}", instruction.id)).await?;
         let content = Content::Instruction(Box::new(instruction));
-        Ok(Self { key, content, tokens: None, body, metadata: String::new() })
+        Ok(Self { key, content, tokens: None, body, metadata })
     }
 
     /// Bytes that wait for the writer. The unpacked record travels along, to be compared when its id exists already.
@@ -263,6 +267,10 @@ impl Entry {
             Content::Report(report) if !report.references.is_empty() => {
                 Some((report.score, self.metadata.as_str(), digest(report)))
             }
+            // Who asks twice for the same wants it twice.
+            Content::Instruction(asked) if !self.metadata.is_empty() => {
+                Some((None, self.metadata.as_str(), sha256_hex(asked.id.as_str().as_bytes())))
+            }
             _ => None,
         }
     }
@@ -323,8 +331,11 @@ fn check_inference(record: &Inference) -> Result<(), Fault> {
     if tokens.prompt.len().saturating_add(sampled) > TOKENS_MAX {
         return Err(invalid(format!("record {id}: more than {TOKENS_MAX} tokens")));
     }
-    if !(tokens.sampling.temperature.is_finite() && tokens.sampling.top_p.is_finite()) {
-        return Err(invalid(format!("record {id}: the sampling parameters are not finite")));
+    let (temperature, top_p) = (tokens.sampling.temperature, tokens.sampling.top_p);
+    if !(temperature.is_finite() && temperature >= 0.0 && top_p > 0.0 && top_p <= 1.0) {
+        let refusal =
+            format!("record {id}: temperature {temperature} and top_p {top_p} are nothing that was sampled with");
+        return Err(invalid(refusal));
     }
     Ok(())
 }

@@ -1,6 +1,7 @@
-//! Erasing records for good: by id, session or tag, with the reports about them. Afterwards not a byte of them lies in
-//! the database: SQLite's file is written anew and its log emptied, Postgres rewrites the tables. What was trained cannot
-//! be untrained; the answer names the releases, and a transcript that heard the records is forgotten.
+//! Erasing records for good: by id, session or tag, with the reports about them and what was derived from them
+//! (`derived.rs`). Afterwards not a byte of them lies in the database: SQLite's file is written anew and its log emptied,
+//! Postgres rewrites the tables. What was trained cannot be untrained, nor a harness unwritten: the answer names the
+//! releases. Other records that quote an erased one are records of their own; name their session or tag to erase them.
 
 use std::collections::BTreeSet;
 
@@ -8,14 +9,15 @@ use reef_core::{RecordId, ReleaseId, ScenarioName, Tag, TenantId};
 
 use crate::Store;
 use crate::codec::to_text;
+use crate::derived::{Derived, forget};
 use crate::entry::indexed;
 use crate::error::{Fault, StoreError, damaged};
 use crate::key::Key;
-use crate::proposals::forget_session;
 use crate::records::record_id;
 use crate::remove::{Cause, REMOVED_AT_ONCE, remove};
 use crate::scrub::mark;
 use crate::sql::{self, Connection};
+use crate::{proposals, refused};
 
 /// Which records to erase.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,7 +37,10 @@ pub struct Erased {
     pub records: u64,
     /// Exchanges and reports that a running step holds; erase again when it has ended.
     pub waiting: u64,
-    /// Releases that were trained on them. Later releases descend from these.
+    /// Entries of recipes' state that repeated them and are gone too.
+    pub state_entries: u64,
+    /// Releases that were trained on them, that repeat them in their manifest, or that a proposal made which was learned
+    /// from them. Later releases descend from these.
     pub releases: BTreeSet<ReleaseId>,
 }
 
@@ -61,6 +66,11 @@ impl Store {
         now_ms: i64,
     ) -> Result<Erased, StoreError> {
         let mut erased = Erased::default();
+        if let Selector::Session(session) = what {
+            let (key, session) = (Key::of(t, s), session.clone());
+            let proposed = self.write(0, move |conn| Box::pin(forget_session(conn, key, session))).await?;
+            erased.releases.extend(proposed);
+        }
         let mut after = 0;
         loop {
             let (key, what) = (Key::of(t, s), what.clone());
@@ -69,6 +79,7 @@ impl Store {
             after = batch.last;
             erased.records += batch.records;
             erased.waiting += batch.waiting;
+            erased.state_entries += batch.state_entries;
             erased.releases.extend(batch.releases);
         }
         self.scrub().await?;
@@ -100,7 +111,18 @@ struct Batch {
     last: i64,
     records: u64,
     waiting: u64,
+    state_entries: u64,
     releases: Vec<ReleaseId>,
+}
+
+/// What was proposed after this session: the releases.
+async fn forget_session(conn: &mut Connection, key: Key, session: String) -> Result<Vec<ReleaseId>, Fault> {
+    let releases = proposals::forget_session(conn, &key, &session).await?;
+    let refused = refused::forget_session(conn, &key, &session).await?;
+    if !releases.is_empty() || refused > 0 {
+        mark(conn).await?;
+    }
+    Ok(releases)
 }
 
 async fn erase(
@@ -109,12 +131,6 @@ async fn erase(
     what: Selector,
     (after, now_ms): (i64, i64),
 ) -> Result<Option<Batch>, Fault> {
-    if let Selector::Session(session) = &what
-        && after == 0
-        && forget_session(conn, &key, session).await? > 0
-    {
-        mark(conn).await?;
-    }
     let selected = select(conn, &key, &what, after).await?;
     let Some((last, _)) = selected.last().cloned() else {
         return if after == 0 { none(conn, &key).await.map(|()| None) } else { Ok(None) };
@@ -125,13 +141,22 @@ async fn erase(
     ids.dedup();
     let held: BTreeSet<String> = held(conn, &key, &ids).await?.into_iter().collect();
     let (waiting, free): (Vec<String>, Vec<String>) = ids.into_iter().partition(|id| held.contains(id));
-    let releases = trained(conn, &key, &free).await?;
+    let mut batch = Batch { last, records: 0, waiting: waiting.len() as u64, state_entries: 0, releases: Vec::new() };
+    let records = free.iter().cloned().map(record_id).collect::<Result<Vec<_>, _>>()?;
+    let Derived { state_entries, releases, running } = forget(conn, &key, &records).await?;
+    if running {
+        batch.waiting += free.len() as u64;
+        return Ok(Some(batch));
+    }
+    batch.state_entries = state_entries;
+    batch.releases.extend(releases);
+    batch.releases.extend(trained(conn, &key, &free).await?);
     forget_transcripts(conn, &key, &free).await?;
     retire_pending(conn, &key, &free, now_ms).await?;
-    let free = free.into_iter().map(record_id).collect::<Result<Vec<_>, _>>()?;
-    let removed = remove(conn, &key, &free, (Cause::Erased, now_ms)).await?;
+    let removed = remove(conn, &key, &records, (Cause::Erased, now_ms)).await?;
     mark(conn).await?;
-    Ok(Some(Batch { last, records: removed.records.unsigned_abs(), waiting: waiting.len() as u64, releases }))
+    batch.records = removed.records.unsigned_abs();
+    Ok(Some(batch))
 }
 
 /// A scenario that does not exist is told; one without such records is fine.

@@ -15,7 +15,7 @@ use crate::sql::{self, Connection};
 /// Samples that one transaction expires.
 const EXPIRED_AT_ONCE: i64 = 1_000;
 
-/// What a retraction found.
+/// What a retraction found: of several surfaces, what weighs most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Retracted {
     /// It was waiting and left the pool.
@@ -58,7 +58,9 @@ impl Store {
 async fn retract(conn: &mut Connection, key: Key, report: RecordId, now_ms: i64) -> Result<Retracted, Fault> {
     let sql = "SELECT s.state, s.step FROM records AS r LEFT JOIN samples AS s ON s.tenant = r.tenant \
                  AND s.scenario = r.scenario AND s.report = r.id \
-               WHERE r.tenant = $1 AND r.scenario = $2 AND r.id = $3 AND r.kind = 'report'";
+               WHERE r.tenant = $1 AND r.scenario = $2 AND r.id = $3 AND r.kind = 'report' \
+               ORDER BY CASE s.state WHEN 'reserved' THEN 0 WHEN 'consumed' THEN 1 WHEN 'pending' THEN 2 ELSE 3 END \
+               LIMIT 1";
     let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(report.as_str());
     let found: Option<(Option<String>, Option<i64>)> = query.fetch_optional(&mut *conn).await?;
     let Some((state, step)) = found else { return Err(StoreError::UnknownReference(report).into()) };
@@ -81,7 +83,8 @@ async fn retract(conn: &mut Connection, key: Key, report: RecordId, now_ms: i64)
 
 async fn expire(conn: &mut Connection, key: Key, before_ms: i64, now_ms: i64) -> Result<u64, Fault> {
     // A subquery for each row, because a join of tables without statistics walks both of them in Postgres.
-    let sql = "SELECT s.report FROM samples AS s WHERE s.tenant = $1 AND s.scenario = $2 AND s.state = 'pending' \
+    let sql = "SELECT s.report FROM samples AS s WHERE s.tenant = $1 AND s.scenario = $2 \
+                 AND s.surface IN ('weights', 'harness', 'router') AND s.state = 'pending' \
                  AND (SELECT r.created_at_ms FROM records AS r \
                       WHERE r.tenant = $1 AND r.scenario = $2 AND r.sequence = s.sequence) < $3 \
                ORDER BY s.sequence LIMIT $4";

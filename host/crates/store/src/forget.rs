@@ -10,10 +10,11 @@ use crate::scrub::mark;
 use crate::sql::{self, Connection};
 
 /// Every table in which a scenario has rows, in an order in which nothing is named any more when it goes.
-const DELETES: [&str; 16] = [
+const DELETES: [&str; 17] = [
     "DELETE FROM step_inputs WHERE tenant = $1 AND scenario = $2",
     "DELETE FROM steps WHERE tenant = $1 AND scenario = $2",
     "DELETE FROM proposals WHERE tenant = $1 AND scenario = $2",
+    "DELETE FROM refused_proposals WHERE tenant = $1 AND scenario = $2",
     "DELETE FROM releases WHERE tenant = $1 AND scenario = $2",
     "DELETE FROM record_tags WHERE tenant = $1 AND scenario = $2",
     "DELETE FROM sample_records WHERE tenant = $1 AND scenario = $2",

@@ -30,6 +30,8 @@ pub(crate) static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
         migration(1, "log", include_str!("../migrations/postgres/0001_log.sql")),
         migration(2, "rollouts", include_str!("../migrations/postgres/0002_rollouts.sql")),
         migration(3, "harness", include_str!("../migrations/postgres/0003_harness.sql")),
+        migration(4, "surfaces", include_str!("../migrations/postgres/0004_surfaces.sql")),
+        migration(5, "refused proposals", include_str!("../migrations/postgres/0005_refused.sql")),
     ])
 });
 

@@ -6,13 +6,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::Store;
 use crate::codec::{from_text, to_text};
-use crate::error::{Fault, StoreError, conflict, invalid};
+use crate::error::{Fault, StoreError, conflict, damaged, invalid};
 use crate::key::Key;
+use crate::refused;
 use crate::releases::{self, ReleaseRow};
 use crate::sql::{self, Connection};
 
 /// Bytes of the reason.
 pub const PROPOSAL_REASON_BYTES_MAX: usize = 4 << 10;
+/// What stands for the reason of a proposal whose session was erased.
+const ERASED_REASON: &str = "erased";
+/// Proposals of one listing.
+const LISTED_MAX: u32 = 1_000;
 /// Proposals of one scenario that wait at the same time; a person decides upon each.
 const WAITING_MAX: i64 = 64;
 
@@ -67,6 +72,31 @@ impl Store {
         self.told(select(&mut conn, sql, &Key::of(t, s), id.as_str()).await)
     }
 
+    /// Proposals, newest first, at most 1,000, and where the release of each stands: `held`, `released` or `rejected`.
+    pub async fn proposals(
+        &self,
+        t: &TenantId,
+        s: &ScenarioName,
+        limit: u32,
+    ) -> Result<Vec<(HarnessProposal, &'static str)>, StoreError> {
+        let mut conn = self.reader().await?;
+        let sql = "SELECT p.body, p.session, r.status FROM proposals AS p JOIN releases AS r ON r.tenant = p.tenant \
+                     AND r.scenario = p.scenario AND r.release_id = p.release_id \
+                   WHERE p.tenant = $1 AND p.scenario = $2 ORDER BY r.position DESC LIMIT $3";
+        let query = sql::query(sql).bind(t.as_str()).bind(s.as_str()).bind(limit.min(LISTED_MAX));
+        let rows: Vec<(String, Option<String>, String)> = self.told(query.fetch_all(&mut conn).await)?;
+        let listed = rows.into_iter().map(|(body, session, status)| {
+            let state = match status.as_str() {
+                "held" => "held",
+                "rejected" => "rejected",
+                "chain" => "released",
+                _ => return Err(damaged("status of a release", status)),
+            };
+            Ok((read((body, session))?, state))
+        });
+        self.told(listed.collect())
+    }
+
     /// The proposal that made this release.
     pub async fn proposal_of(
         &self,
@@ -114,6 +144,7 @@ async fn hold(
         return Err(conflict(format!("{waiting} proposals wait already; promote or reject some of them first")));
     }
     releases::hold(conn, &key, &row).await?;
+    refused::admitted(conn, &key, &proposal.id).await?;
     let sql = "INSERT INTO proposals (tenant, scenario, id, request, release_id, session, body) \
                VALUES ($1, $2, $3, $4, $5, $6, $7)";
     let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(proposal.id.as_str());
@@ -122,10 +153,27 @@ async fn hold(
     Ok(proposal)
 }
 
-/// Takes the name of an erased session out of the proposals that were learned from it; how many had it.
-pub(crate) async fn forget_session(conn: &mut Connection, key: &Key, session: &str) -> Result<u64, Fault> {
-    let sql = "UPDATE proposals SET session = NULL WHERE tenant = $1 AND scenario = $2 AND session = $3";
-    sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(session).execute(conn).await
+/// Takes an erased session out of the proposals that were learned from it, with what they say of it; their releases,
+/// which hold the change and its reason for good.
+pub(crate) async fn forget_session(conn: &mut Connection, key: &Key, session: &str) -> Result<Vec<ReleaseId>, Fault> {
+    let sql = "SELECT body, session FROM proposals WHERE tenant = $1 AND scenario = $2 AND session = $3";
+    let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(session);
+    let rows: Vec<(String, Option<String>)> = query.fetch_all(&mut *conn).await?;
+    let mut releases = Vec::new();
+    for row in rows {
+        let proposal = read(row)?;
+        let erased = HarnessProposal { reason: ERASED_REASON.to_owned(), ..proposal };
+        let sql = "UPDATE proposals SET session = NULL, body = $4 WHERE tenant = $1 AND scenario = $2 AND id = $3";
+        let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(erased.id.as_str());
+        query.bind(to_text(&erased)?).execute(&mut *conn).await?;
+        releases.push(erased.release);
+    }
+    Ok(releases)
+}
+
+fn read((body, session): (String, Option<String>)) -> Result<HarnessProposal, Fault> {
+    let proposal: HarnessProposal = from_text(&body, "proposal")?;
+    Ok(HarnessProposal { session, ..proposal })
 }
 
 async fn select(
@@ -136,9 +184,5 @@ async fn select(
 ) -> Result<Option<HarnessProposal>, Fault> {
     let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(wanted);
     let row: Option<(String, Option<String>)> = query.fetch_optional(conn).await?;
-    let read = |(body, session): (String, Option<String>)| {
-        let proposal: HarnessProposal = from_text(&body, "proposal")?;
-        Ok(HarnessProposal { session, ..proposal })
-    };
     row.map(read).transpose()
 }

@@ -1,10 +1,10 @@
-//! Which recipe a scenario uses, since when and why. Exchanging one is a single transaction: the row, the state of
+//! Which recipe a scenario uses on each surface, since when and why. Exchanging one is a single transaction: the row, the state of
 //! the new recipe and a copy of the state that it replaces, so that going back restores code and state together.
 //! It is refused while a step runs, because that step would write the state of the recipe it began with.
 
 use std::collections::BTreeMap;
 
-use reef_core::{ScenarioName, TenantId};
+use reef_core::{ScenarioName, Surface, TenantId};
 use serde::{Deserialize, Serialize};
 
 use crate::Store;
@@ -13,6 +13,7 @@ use crate::error::{Fault, StoreError, conflict, damaged, invalid};
 use crate::key::Key;
 use crate::sql::{self, Connection};
 use crate::state;
+use crate::surfaces::surface_named;
 
 /// Key of the state that names the recipe which wrote it last: `name@version#sha256:…`. Written by every exchange,
 /// and by every step that is committed.
@@ -61,6 +62,8 @@ impl UseReason {
 pub struct RecipeUse {
     /// Order of the uses of a scenario, from 1.
     pub position: u32,
+    /// The surface that it evolves.
+    pub surface: Surface,
     /// SHA-256 of the component, 64 hex digits.
     pub digest: String,
     /// The recipe's name; names its state.
@@ -75,18 +78,24 @@ pub struct RecipeUse {
     pub at_ms: i64,
 }
 
-type Row = (i64, String, String, String, String, String, i64);
+type Row = (i64, String, String, String, String, String, String, i64);
 
 impl Store {
-    /// The recipe in use; none before the first exchange.
-    pub async fn recipe_use(&self, t: &TenantId, s: &ScenarioName) -> Result<Option<RecipeUse>, StoreError> {
-        Ok(self.recipe_uses(t, s, 1).await?.into_iter().next())
+    /// The recipe in use on a surface; none before its first exchange there.
+    pub async fn recipe_use(
+        &self,
+        t: &TenantId,
+        s: &ScenarioName,
+        surface: Surface,
+    ) -> Result<Option<RecipeUse>, StoreError> {
+        let uses = self.recipe_uses(t, s, u32::MAX).await?;
+        Ok(uses.into_iter().find(|row| row.surface == surface))
     }
 
-    /// Uses, newest first; at most 100,000.
+    /// Uses on all surfaces, newest first; at most 100,000.
     pub async fn recipe_uses(&self, t: &TenantId, s: &ScenarioName, limit: u32) -> Result<Vec<RecipeUse>, StoreError> {
         let mut conn = self.reader().await?;
-        let sql = "SELECT position, digest, name, version, reason, note, at_ms FROM recipe_uses \
+        let sql = "SELECT position, surface, digest, name, version, reason, note, at_ms FROM recipe_uses \
                    WHERE tenant = $1 AND scenario = $2 ORDER BY position DESC LIMIT $3";
         let query = sql::query(sql).bind(t.as_str()).bind(s.as_str());
         let rows: Vec<Row> = self.told(query.bind(limit.min(LISTED_MAX)).fetch_all(&mut conn).await)?;
@@ -170,11 +179,12 @@ async fn apply(conn: &mut Connection, key: Key, exchange: Exchange) -> Result<u3
     let position = number(position, "position of a recipe")?;
     let next = &exchange.next;
     let sql = "INSERT INTO recipe_uses (tenant, scenario, position, digest, name, version, reason, note, at_ms, \
-                 replaced_name, replaced_bytes, replaced_state) \
-               VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)";
+                 replaced_name, replaced_bytes, replaced_state, surface) \
+               VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)";
     let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(position).bind(&next.digest);
     let query = query.bind(&next.name).bind(&next.version).bind(next.reason.as_str()).bind(&next.note).bind(next.at_ms);
     let query = query.bind(&exchange.replaced).bind(exchange.kept.raw_bytes).bind(exchange.kept.bytes.as_slice());
+    let query = query.bind(next.surface.as_str());
     match query.execute(&mut *conn).await {
         Err(fault) if fault.is_foreign_key_violation() => return Err(key.unknown()),
         other => other?,
@@ -192,9 +202,10 @@ async fn apply(conn: &mut Connection, key: Key, exchange: Exchange) -> Result<u3
     Ok(position)
 }
 
-fn read((position, digest, name, version, reason, note, at_ms): Row) -> Result<RecipeUse, Fault> {
+fn read((position, surface, digest, name, version, reason, note, at_ms): Row) -> Result<RecipeUse, Fault> {
     let reason =
         UseReason::parse(&reason).ok_or_else(|| damaged("recipe use", format!("unknown reason '{reason}'")))?;
     let position = number(position, "position of a recipe")?;
-    Ok(RecipeUse { position, digest, name, version, reason, note, at_ms })
+    let surface = surface_named(&surface)?;
+    Ok(RecipeUse { position, surface, digest, name, version, reason, note, at_ms })
 }

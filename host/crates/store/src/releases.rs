@@ -1,5 +1,4 @@
-//! The release chains of a scenario, one of weights and one of its harness, each with a head that moves only by
-//! compare-and-swap. A release row is never edited but for its status; held candidates wait beside the chains.
+//! The release chains of a scenario, one for each surface, each with a head that moves only by compare-and-swap. A release row is never edited but for its status; held candidates wait beside the chains.
 
 use reef_core::{Release, ReleaseId, ReleaseOrigin, ScenarioName, Surface, TenantId};
 use serde::{Deserialize, Serialize};
@@ -18,7 +17,8 @@ macro_rules! listed {
     ($rest:literal) => {
         concat!(
             "SELECT r.body_bytes, r.body, r.metrics, r.status, \
-               r.release_id IS NOT DISTINCT FROM (CASE r.surface WHEN 'harness' THEN s.harness_head ELSE s.head END) \
+               r.release_id IS NOT DISTINCT FROM (CASE r.surface \
+                 WHEN 'harness' THEN s.harness_head WHEN 'router' THEN s.router_head ELSE s.head END) \
              FROM releases AS r JOIN scenarios AS s ON s.tenant = r.tenant AND s.name = r.scenario \
              WHERE r.tenant = $1 AND r.scenario = $2 ",
             $rest
@@ -37,8 +37,6 @@ macro_rules! head {
         )
     };
 }
-const HEAD: &str = head!("head");
-const HARNESS_HEAD: &str = head!("harness_head");
 
 /// Where a release stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -80,10 +78,6 @@ impl ReleaseRow {
             let (tenant, scenario) = (&release.manifest.tenant, &release.manifest.scenario);
             return Err(invalid(format!("release {id} belongs to scenario '{scenario}' of tenant '{tenant}'")));
         }
-        if !matches!(release.manifest.surface, Surface::Weights | Surface::Harness) {
-            let surface = release.manifest.surface.as_str();
-            return Err(invalid(format!("release {id} is of the surface {surface}, which has no chain")));
-        }
         let mut bare = release.clone();
         let metrics = codec::metrics_to_text(&std::mem::take(&mut bare.manifest.metrics))?;
         let body = codec::pack(&bare, &format!("release {id}")).await?;
@@ -115,15 +109,26 @@ impl Store {
 
     /// The release of weights that is served.
     pub async fn head(&self, t: &TenantId, s: &ScenarioName) -> Result<Option<Release>, StoreError> {
-        self.served(t, s, HEAD).await
+        self.head_on(t, s, Surface::Weights).await
     }
 
     /// The harness that clients install.
     pub async fn harness_head(&self, t: &TenantId, s: &ScenarioName) -> Result<Option<Release>, StoreError> {
-        self.served(t, s, HARNESS_HEAD).await
+        self.head_on(t, s, Surface::Harness).await
     }
 
-    async fn served(&self, t: &TenantId, s: &ScenarioName, sql: &'static str) -> Result<Option<Release>, StoreError> {
+    /// The head of one surface.
+    pub async fn head_on(
+        &self,
+        t: &TenantId,
+        s: &ScenarioName,
+        surface: Surface,
+    ) -> Result<Option<Release>, StoreError> {
+        let sql = match surface {
+            Surface::Weights => head!("head"),
+            Surface::Harness => head!("harness_head"),
+            Surface::Router => head!("router_head"),
+        };
         let key = Key::of(t, s);
         let mut conn = self.reader().await?;
         let query = sql::query(sql).bind(key.tenant()).bind(key.scenario());
@@ -268,7 +273,8 @@ pub(crate) async fn advance(
     insert(conn, key, row, "chain").await?;
     let sql = match release.manifest.surface {
         Surface::Harness => "UPDATE scenarios SET harness_head = $3 WHERE tenant = $1 AND name = $2",
-        Surface::Weights | Surface::Router => "UPDATE scenarios SET head = $3 WHERE tenant = $1 AND name = $2",
+        Surface::Router => "UPDATE scenarios SET router_head = $3 WHERE tenant = $1 AND name = $2",
+        Surface::Weights => "UPDATE scenarios SET head = $3 WHERE tenant = $1 AND name = $2",
     };
     let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(release.release_id.as_str());
     query.execute(conn).await?;
@@ -283,7 +289,8 @@ pub(crate) async fn require_head(
 ) -> Result<(), Fault> {
     let sql = match surface {
         Surface::Harness => "SELECT harness_head FROM scenarios WHERE tenant = $1 AND name = $2",
-        Surface::Weights | Surface::Router => "SELECT head FROM scenarios WHERE tenant = $1 AND name = $2",
+        Surface::Router => "SELECT router_head FROM scenarios WHERE tenant = $1 AND name = $2",
+        Surface::Weights => "SELECT head FROM scenarios WHERE tenant = $1 AND name = $2",
     };
     let query = sql::query(sql).bind(key.tenant()).bind(key.scenario());
     let head: Option<Option<String>> = query.scalar_optional(conn).await?;

@@ -8,6 +8,7 @@ use crate::Store;
 use crate::error::{Fault, StoreError};
 use crate::key::Key;
 use crate::records::record_id;
+use crate::refused;
 use crate::remove::{Cause, REMOVED_AT_ONCE, Removed, remove};
 use crate::sql::{self, Connection};
 
@@ -63,7 +64,11 @@ impl Store {
     ) -> Result<Dropped, StoreError> {
         let mut dropped = Dropped::default();
         if let Some(age) = keep.age_ms_max {
-            self.drop_by(t, s, Walk::Older { than_ms: now_ms.saturating_sub(age) }, (now_ms, &mut dropped)).await?;
+            let than_ms = now_ms.saturating_sub(age);
+            self.drop_by(t, s, Walk::Older { than_ms }, (now_ms, &mut dropped)).await?;
+            let key = Key::of(t, s);
+            self.append(0, move |conn| Box::pin(async move { refused::forget_older(conn, &key, than_ms).await }))
+                .await?;
         }
         if keep.records_max.is_some() || keep.bytes_max.is_some() {
             let records = keep.records_max.unwrap_or(i64::MAX);

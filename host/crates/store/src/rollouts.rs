@@ -4,7 +4,7 @@
 
 use std::collections::HashSet;
 
-use reef_core::{Arm, ReleaseId, Rollout, RolloutEnd, RolloutPlan, ScenarioName, Surface, TenantId};
+use reef_core::{Arm, ArmScore, ReleaseId, Rollout, RolloutEnd, RolloutPlan, ScenarioName, Surface, TenantId};
 
 use crate::Store;
 use crate::codec::{from_text, number, to_text};
@@ -83,9 +83,9 @@ impl Store {
         t: &TenantId,
         s: &ScenarioName,
         (rollout, arm): (u32, Arm),
-    ) -> Result<Vec<(String, f64)>, StoreError> {
+    ) -> Result<Vec<(String, ArmScore)>, StoreError> {
         let mut conn = self.reader().await?;
-        let sql = "SELECT unit.value, graded.score FROM record_tags AS arm \
+        let sql = "SELECT unit.value, graded.score, graded.sequence FROM record_tags AS arm \
                    JOIN record_tags AS unit ON unit.tenant = arm.tenant AND unit.scenario = arm.scenario \
                      AND unit.sequence = arm.sequence AND unit.tag = $5 \
                    JOIN records AS r ON r.tenant = arm.tenant AND r.scenario = arm.scenario \
@@ -93,7 +93,9 @@ impl Store {
                    JOIN sample_records AS named ON named.tenant = r.tenant AND named.scenario = r.scenario \
                      AND named.record = r.id \
                    JOIN samples AS graded ON graded.tenant = named.tenant AND graded.scenario = named.scenario \
-                     AND graded.report = named.report \
+                     AND graded.report = named.report AND graded.surface = ( \
+                       SELECT MIN(one.surface) FROM samples AS one WHERE one.tenant = named.tenant \
+                         AND one.scenario = named.scenario AND one.report = named.report) \
                    WHERE arm.tenant = $1 AND arm.scenario = $2 AND arm.tag = $3 AND arm.value = $4 \
                      AND graded.score IS NOT NULL AND graded.amended_by IS NULL AND NOT EXISTS ( \
                        SELECT 1 FROM retractions AS back WHERE back.tenant = graded.tenant \
@@ -101,10 +103,10 @@ impl Store {
                    ORDER BY graded.sequence LIMIT $6";
         let query = sql::query(sql).bind(t.as_str()).bind(s.as_str()).bind(ROLLOUT_TAG);
         let query = query.bind(indexed(&arm_tag(rollout, arm))).bind(ROLLOUT_UNIT_TAG).bind(SCORES_MAX);
-        let mut rows: Vec<(String, f64)> = self.told(query.fetch_all(&mut conn).await)?;
+        let rows: Vec<(String, f64, i64)> = self.told(query.fetch_all(&mut conn).await)?;
         let mut seen = HashSet::new();
-        rows.retain(|(unit, _)| seen.insert(unit.clone()));
-        Ok(rows)
+        let first = rows.into_iter().filter(|(unit, ..)| seen.insert(unit.clone()));
+        Ok(first.map(|(unit, score, at)| (unit, ArmScore { at, score })).collect())
     }
 }
 

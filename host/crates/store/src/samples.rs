@@ -1,9 +1,10 @@
 //! Samples: what is waiting to be learned from, what was set aside and why, and the figures of a scenario.
-//! A sample is pending, reserved by the running step, consumed by a step, or retired with a reason.
+//! A report is one sample for each surface that learns; there it is pending, reserved by the running step, consumed by a
+//! step, or retired with a reason, whatever becomes of it on another.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use reef_core::{RecordId, ReleaseId, Sample, ScenarioName, TenantId};
+use reef_core::{RecordId, ReleaseId, Sample, ScenarioName, Surface, TenantId};
 
 use crate::Store;
 use crate::codec::{from_text, to_text};
@@ -31,7 +32,8 @@ pub struct Pool {
     pub unusable: Vec<(RecordId, Unusable)>,
 }
 
-/// Figures of a scenario. `pending + reserved + consumed + retired` is the number of reports with references.
+/// Figures of a scenario. On each surface that learns, `pending + reserved + consumed + retired` is the number of
+/// reports with references.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Inference records.
@@ -104,12 +106,12 @@ impl Store {
         self.told(select_formed(&mut conn, &Key::of(t, s), reports, Forming::Tokens).await)
     }
 
-    /// Sets pending reports aside for ever, with reasons. One that is retired already keeps its first reason;
-    /// one in a running step or consumed is a `Conflict`, and then none is retired.
+    /// Sets pending reports aside on one surface for ever, with reasons. One that is retired already keeps its first
+    /// reason; one in a running step or consumed is a `Conflict`, and then none is retired.
     pub async fn retire(
         &self,
-        t: &TenantId,
-        s: &ScenarioName,
+        (t, s): (&TenantId, &ScenarioName),
+        surface: Surface,
         items: &[(RecordId, String)],
         now_ms: i64,
     ) -> Result<(), StoreError> {
@@ -122,13 +124,19 @@ impl Store {
         let list: Vec<_> = first.map(|(id, reason)| (id.clone(), clean(reason))).collect();
         let key = Key::of(t, s);
         let size = list.iter().map(|(_, reason)| reason.len()).sum();
-        self.write(size, move |conn| Box::pin(set_aside(conn, key, list, now_ms))).await
+        self.write(size, move |conn| Box::pin(set_aside(conn, (key, surface), list, now_ms))).await
     }
 
-    /// Figures of the scenario; all 0 when it does not exist.
+    /// Figures of the scenario, samples of all its surfaces together; all 0 when it does not exist.
     pub async fn counts(&self, t: &TenantId, s: &ScenarioName) -> Result<Counts, StoreError> {
         let mut conn = self.reader().await?;
-        self.told(select_counts(&mut conn, &Key::of(t, s)).await)
+        self.told(select_counts(&mut conn, &Key::of(t, s), None).await)
+    }
+
+    /// The same with the samples of one surface.
+    pub async fn counts_on(&self, t: &TenantId, s: &ScenarioName, surface: Surface) -> Result<Counts, StoreError> {
+        let mut conn = self.reader().await?;
+        self.told(select_counts(&mut conn, &Key::of(t, s), Some(surface)).await)
     }
 
     /// How many samples were retired for which kind of reason: its text up to the first `:`.
@@ -140,8 +148,8 @@ impl Store {
     ) -> Result<BTreeMap<String, i64>, StoreError> {
         let mut conn = self.reader().await?;
         let sql = "SELECT substr(reason, 1, instr(reason || ':', ':') - 1) AS kind, COUNT(*) AS times FROM samples \
-                   WHERE tenant = $1 AND scenario = $2 AND state = 'retired' \
-                   GROUP BY kind ORDER BY times DESC, kind LIMIT $3";
+                   WHERE tenant = $1 AND scenario = $2 AND surface IN ('weights', 'harness', 'router') \
+                     AND state = 'retired' GROUP BY kind ORDER BY times DESC, kind LIMIT $3";
         let query = sql::query(sql).bind(t.as_str()).bind(s.as_str()).bind(REASONS_LISTED_MAX);
         let rows: Vec<(String, i64)> = self.told(query.fetch_all(&mut conn).await)?;
         Ok(rows.into_iter().collect())
@@ -152,18 +160,19 @@ type GradedRow = (String, i64, Option<f64>, String, Option<String>);
 
 async fn select_pool(conn: &mut Connection, key: &Key, limit: u32, forming: Forming<'_>) -> Result<Pool, Fault> {
     let sql = "SELECT report, sequence, score, metadata, content FROM samples AS mine \
-               WHERE tenant = $1 AND scenario = $2 AND state = 'pending' AND NOT EXISTS ( \
+               WHERE tenant = $1 AND scenario = $2 AND surface = $4 AND state = 'pending' AND NOT EXISTS ( \
                  SELECT 1 FROM sample_records AS a \
                  WHERE a.tenant = $1 AND a.scenario = $2 AND a.report = mine.report AND a.record IN ( \
                    SELECT b.record FROM samples AS held JOIN sample_records AS b ON b.tenant = held.tenant \
                      AND b.scenario = held.scenario AND b.report = held.report \
-                   WHERE held.tenant = $1 AND held.scenario = $2 AND held.state = 'reserved')) \
+                   WHERE held.tenant = $1 AND held.scenario = $2 AND held.surface = $4 AND held.state = 'reserved')) \
                ORDER BY sequence LIMIT $3";
-    let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(limit);
+    let surface = forming.surface();
+    let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(limit).bind(surface.as_str());
     let rows: Vec<GradedRow> = query.fetch_all(&mut *conn).await?;
     let graded = rows.into_iter().map(read_graded).collect::<Result<Vec<_>, _>>()?;
     let mut exchanges = select_exchanges(&mut *conn, key, &graded).await?;
-    mark_consumed(conn, key, &mut exchanges).await?;
+    mark_consumed(conn, (key, surface), &mut exchanges).await?;
     let mut pool = Pool::default();
     // By record: the report that took it, and what that says.
     let mut claimed: HashMap<RecordId, (RecordId, Option<String>)> = HashMap::new();
@@ -218,8 +227,11 @@ async fn select_formed(
     if reports.len() > SAMPLES_MAX as usize {
         return Err(invalid(format!("{} samples at once; the limit is {SAMPLES_MAX}", reports.len())));
     }
-    let sql = "SELECT report, sequence, score, metadata, content FROM json_each($3) AS wanted CROSS JOIN samples \
-               WHERE tenant = $1 AND scenario = $2 AND report = wanted.value ORDER BY wanted.key";
+    // A report says the same on each surface.
+    let sql = "SELECT report, MIN(sequence), MIN(score), MIN(metadata), MIN(content) \
+               FROM json_each($3) AS wanted CROSS JOIN samples \
+               WHERE tenant = $1 AND scenario = $2 AND report = wanted.value \
+               GROUP BY wanted.key, report ORDER BY wanted.key";
     let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(to_text(&reports)?);
     let rows: Vec<GradedRow> = query.fetch_all(&mut *conn).await?;
     let graded = rows.into_iter().map(read_graded).collect::<Result<Vec<_>, _>>()?;
@@ -277,21 +289,22 @@ async fn select_exchanges(
     Ok(exchanges)
 }
 
-/// Notes at each record the report through which it was trained.
+/// Notes at each record the report through which the surface used it.
 async fn mark_consumed(
     conn: &mut Connection,
-    key: &Key,
+    (key, surface): (&Key, Surface),
     exchanges: &mut HashMap<String, Vec<Exchange>>,
 ) -> Result<(), Fault> {
     let sql = "SELECT used.record, MIN(used.report) FROM json_each($3) AS wanted \
                CROSS JOIN sample_records AS used CROSS JOIN samples AS s \
                WHERE used.tenant = $1 AND used.scenario = $2 AND used.record = wanted.value \
-                 AND s.tenant = $1 AND s.scenario = $2 AND s.report = used.report AND s.state = 'consumed' \
+                 AND s.tenant = $1 AND s.scenario = $2 AND s.report = used.report AND s.surface = $4 \
+                 AND s.state = 'consumed' \
                GROUP BY used.record";
     let records: HashSet<&RecordId> = exchanges.values().flatten().map(|exchange| &exchange.record).collect();
     let list = to_text(&records.into_iter().collect::<Vec<_>>())?;
-    let rows: Vec<(String, String)> =
-        sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(list).fetch_all(conn).await?;
+    let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(list).bind(surface.as_str());
+    let rows: Vec<(String, String)> = query.fetch_all(conn).await?;
     let consumers: HashMap<String, String> = rows.into_iter().collect();
     for exchange in exchanges.values_mut().flatten() {
         exchange.consumed_by = consumers.get(exchange.record.as_str()).cloned();
@@ -305,15 +318,21 @@ fn clean(reason: &str) -> String {
 }
 
 /// Each report of the list once.
-async fn set_aside(conn: &mut Connection, key: Key, list: Vec<(RecordId, String)>, now_ms: i64) -> Result<(), Fault> {
+async fn set_aside(
+    conn: &mut Connection,
+    (key, surface): (Key, Surface),
+    list: Vec<(RecordId, String)>,
+    now_ms: i64,
+) -> Result<(), Fault> {
     let sql = "SELECT wanted.value, s.state FROM json_each($3) AS wanted LEFT JOIN samples AS s \
-                 ON s.tenant = $1 AND s.scenario = $2 AND s.report = wanted.value \
+                 ON s.tenant = $1 AND s.scenario = $2 AND s.report = wanted.value AND s.surface = $4 \
                WHERE s.state IS NULL OR s.state IN ('reserved', 'consumed') ORDER BY wanted.key LIMIT 1";
     let reports: Vec<&RecordId> = list.iter().map(|(report, _)| report).collect();
     let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(to_text(&reports)?);
+    let query = query.bind(surface.as_str());
     let taken: Option<(String, Option<String>)> = query.fetch_optional(&mut *conn).await?;
     match taken {
-        None => retire_all(conn, &key, list, now_ms).await,
+        None => retire_all(conn, (&key, surface), list, now_ms).await,
         Some((report, Some(state))) => {
             Err(conflict(format!("report {report} is {state} and can no longer be retired")))
         }
@@ -322,7 +341,12 @@ async fn set_aside(conn: &mut Connection, key: Key, list: Vec<(RecordId, String)
 }
 
 /// Retires those that are pending; every one of the list is a sample.
-async fn retire_all(conn: &mut Connection, key: &Key, list: Vec<(RecordId, String)>, now_ms: i64) -> Result<(), Fault> {
+async fn retire_all(
+    conn: &mut Connection,
+    (key, surface): (&Key, Surface),
+    list: Vec<(RecordId, String)>,
+    now_ms: i64,
+) -> Result<(), Fault> {
     // An upsert, because it takes many reasons at once; the rows exist, so that it only ever updates.
     let (tenant, scenario) = (key.tenant(), key.scenario());
     let row = |(report, reason): (RecordId, String)| -> Vec<Value> {
@@ -331,6 +355,7 @@ async fn retire_all(conn: &mut Connection, key: &Key, list: Vec<(RecordId, Strin
             tenant.into(),
             scenario.into(),
             report.into(),
+            surface.as_str().into(),
             0.into(),
             "retired".into(),
             reason.into(),
@@ -339,19 +364,20 @@ async fn retire_all(conn: &mut Connection, key: &Key, list: Vec<(RecordId, Strin
         ]
     };
     let rows = list.into_iter().map(row).collect();
-    let into = "samples (tenant, scenario, report, sequence, state, reason, retired_at_ms, metadata)";
-    let then = "ON CONFLICT (tenant, scenario, report) DO UPDATE SET state = excluded.state, reason = excluded.reason, \
+    let into = "samples (tenant, scenario, report, surface, sequence, state, reason, retired_at_ms, metadata)";
+    let then = "ON CONFLICT (tenant, scenario, report, surface) DO UPDATE SET state = excluded.state, reason = excluded.reason, \
                   retired_at_ms = excluded.retired_at_ms WHERE samples.state = 'pending'";
     sql::insert_rows(conn, into, rows, then).await
 }
 
-async fn select_counts(conn: &mut Connection, key: &Key) -> Result<Counts, Fault> {
+async fn select_counts(conn: &mut Connection, key: &Key, surface: Option<Surface>) -> Result<Counts, Fault> {
     // One statement, so that all figures are of one moment.
     let sql = "SELECT 'inferences', inferences FROM scenarios WHERE tenant = $1 AND name = $2 \
                UNION ALL SELECT 'reports', reports FROM scenarios WHERE tenant = $1 AND name = $2 \
                UNION ALL SELECT 'steps', COUNT(*) FROM steps WHERE tenant = $1 AND scenario = $2 \
-               UNION ALL SELECT state, COUNT(*) FROM samples WHERE tenant = $1 AND scenario = $2 GROUP BY state";
-    let query = sql::query(sql).bind(key.tenant()).bind(key.scenario());
+               UNION ALL SELECT state, COUNT(*) FROM samples \
+                 WHERE tenant = $1 AND scenario = $2 AND ($3 IS NULL OR surface = $3) GROUP BY state";
+    let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(surface.map(Surface::as_str));
     let rows: Vec<(String, i64)> = query.fetch_all(conn).await?;
     let mut counts = Counts::default();
     for (name, value) in rows {

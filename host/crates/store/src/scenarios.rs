@@ -1,7 +1,7 @@
 //! Scenarios and their settings. The settings are stored as JSON, so that a restart finds the training
 //! mode, the gate and the recipe's configuration as the operator left them.
 
-use reef_core::{Gate, Release, ScenarioName, TenantId};
+use reef_core::{Gate, Release, ScenarioName, Surface, TenantId};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -24,8 +24,10 @@ pub enum TrainingMode {
     /// The learner, whenever the recipe finds a batch.
     #[default]
     Auto,
-    /// An operator's call.
+    /// People alone: recipes of the harness work on what they ask for, and on nothing else.
     Manual,
+    /// Both; what `auto` does as well, under the protocol's name for it.
+    Hybrid,
 }
 
 /// What an operator may set for one scenario.
@@ -36,8 +38,10 @@ pub struct ScenarioSettings {
     pub training_mode: TrainingMode,
     /// Largest lag of a usable sample, in releases.
     pub max_staleness: u32,
-    /// Configuration of the recipe, as its schema wants it.
+    /// Values for the keys of the recipe of the weights, or of the harness where nothing evolves the weights.
     pub recipe_config: Map<String, Value>,
+    /// Values for the keys of a recipe that evolves the harness beside one of the weights.
+    pub harness_config: Map<String, Value>,
     /// The rule for releasing a candidate; `None`: the server's default.
     pub gate: Option<Gate>,
 }
@@ -48,7 +52,18 @@ impl Default for ScenarioSettings {
             training_mode: TrainingMode::Auto,
             max_staleness: MAX_STALENESS_DEFAULT,
             recipe_config: Map::new(),
+            harness_config: Map::new(),
             gate: None,
+        }
+    }
+}
+
+impl ScenarioSettings {
+    /// The values for the recipe of a surface; `beside_weights`: a recipe evolves the weights.
+    pub fn recipe_values(&self, surface: Surface, beside_weights: bool) -> &Map<String, Value> {
+        match surface {
+            Surface::Harness if beside_weights => &self.harness_config,
+            Surface::Weights | Surface::Harness | Surface::Router => &self.recipe_config,
         }
     }
 }

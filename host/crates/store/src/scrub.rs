@@ -6,9 +6,25 @@ use crate::Store;
 use crate::error::{Fault, StoreError};
 use crate::sql::{self, Connection};
 
-/// In Postgres: the tables that hold what people said.
-const REWRITES: [&str; 4] =
-    ["VACUUM (FULL) records", "VACUUM (FULL) record_tags", "VACUUM (FULL) samples", "VACUUM (FULL) step_inputs"];
+/// In Postgres: the tables that hold what people said, or what a recipe or a proposer made of it.
+const REWRITES: [&str; 16] = [
+    "VACUUM (FULL) records",
+    "VACUUM (FULL) record_tags",
+    "VACUUM (FULL) samples",
+    "VACUUM (FULL) step_inputs",
+    "VACUUM (FULL) steps",
+    "VACUUM (FULL) recipe_state",
+    "VACUUM (FULL) recipe_uses",
+    "VACUUM (FULL) quarantine",
+    "VACUUM (FULL) proposals",
+    "VACUUM (FULL) refused_proposals",
+    "VACUUM (FULL) held_out",
+    "VACUUM (FULL) releases",
+    "VACUUM (FULL) retractions",
+    "VACUUM (FULL) rollouts",
+    "VACUUM (FULL) scenarios",
+    "VACUUM (FULL) tombstones",
+];
 
 impl Store {
     /// Writes the database anew if bytes of erased records may lie in it.

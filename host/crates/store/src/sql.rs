@@ -43,6 +43,15 @@ impl Connection {
         matches!(self, Self::Postgres(_) | Self::PostgresReader(_))
     }
 
+    /// Ends a transaction. In Postgres as a text, for whoever watches the wire: a prepared statement would go by a number.
+    pub(crate) async fn commit(&mut self) -> Result<(), Fault> {
+        match self.driver() {
+            Driver::Sqlite(conn) => sqlx::query("COMMIT").execute(conn).await.map(|_| ())?,
+            Driver::Postgres(conn) => sqlx::raw_sql("COMMIT").execute(conn).await.map(|_| ())?,
+        }
+        Ok(())
+    }
+
     /// Closes a writing connection; an open transaction is rolled back.
     pub(crate) async fn close(self) -> Result<(), sqlx::Error> {
         use sqlx::Connection as _;

@@ -32,6 +32,8 @@ pub(crate) static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
         migration(4, "experience", include_str!("../migrations/sqlite/0004_experience.sql")),
         migration(5, "rollouts", include_str!("../migrations/sqlite/0005_rollouts.sql")),
         migration(6, "harness", include_str!("../migrations/sqlite/0006_harness.sql")),
+        migration(7, "surfaces", include_str!("../migrations/sqlite/0007_surfaces.sql")),
+        migration(8, "refused proposals", include_str!("../migrations/sqlite/0008_refused.sql")),
     ])
 });
 

@@ -219,24 +219,26 @@ async fn begin(conn: &mut Connection, key: Key, row: StepRow, inputs: Option<Bod
     if let Some(inputs) = &inputs {
         inputs::begin(conn, &key, step.step, inputs).await?;
     }
-    reserve(conn, &key, step).await
+    reserve(conn, &key, (step, surface)).await
 }
 
-async fn reserve(conn: &mut Connection, key: &Key, step: &Step) -> Result<(), Fault> {
+async fn reserve(conn: &mut Connection, key: &Key, (step, surface): (&Step, Surface)) -> Result<(), Fault> {
     let sql = "UPDATE samples SET state = 'reserved', step = $3 WHERE tenant = $1 AND scenario = $2 \
-               AND state = 'pending' AND report IN (SELECT value FROM json_each($4))";
+               AND surface = $5 AND state = 'pending' AND report IN (SELECT value FROM json_each($4))";
     let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(step.step);
-    let reserved = query.bind(to_text(&step.batch)?).execute(&mut *conn).await?;
+    let query = query.bind(to_text(&step.batch)?).bind(surface.as_str());
+    let reserved = query.execute(&mut *conn).await?;
     if reserved != step.batch.len() as u64 {
-        return Err(not_free(conn, key, step).await?);
+        return Err(not_free(conn, key, (step, surface)).await?);
     }
-    // A record trains once: no two samples that a step holds or held may share one.
+    // A surface uses a record once: no two of its samples that a step holds or held may share one.
     let sql = "SELECT a.record FROM samples AS mine \
                JOIN sample_records AS a ON a.tenant = mine.tenant AND a.scenario = mine.scenario AND a.report = mine.report \
                JOIN sample_records AS b ON b.tenant = a.tenant AND b.scenario = a.scenario \
                  AND b.record = a.record AND b.report <> a.report \
                JOIN samples AS other ON other.tenant = b.tenant AND other.scenario = b.scenario \
-                 AND other.report = b.report AND other.state IN ('reserved', 'consumed') \
+                 AND other.report = b.report AND other.surface = mine.surface \
+                 AND other.state IN ('reserved', 'consumed') \
                WHERE mine.tenant = $1 AND mine.scenario = $2 AND mine.step = $3 LIMIT 1";
     let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(step.step);
     let shared: Option<String> = query.scalar_optional(conn).await?;
@@ -247,13 +249,14 @@ async fn reserve(conn: &mut Connection, key: &Key, step: &Step) -> Result<(), Fa
 }
 
 /// The refusal that names the first sample of the batch that the step could not reserve.
-async fn not_free(conn: &mut Connection, key: &Key, step: &Step) -> Result<Fault, Fault> {
+async fn not_free(conn: &mut Connection, key: &Key, (step, surface): (&Step, Surface)) -> Result<Fault, Fault> {
     let mut refusal = conflict(format!("step {}: a sample of its batch is not free", step.step));
     let sql = "SELECT wanted.value, s.state FROM json_each($4) AS wanted LEFT JOIN samples AS s \
-               ON s.tenant = $1 AND s.scenario = $2 AND s.report = wanted.value \
+               ON s.tenant = $1 AND s.scenario = $2 AND s.report = wanted.value AND s.surface = $5 \
                WHERE s.step IS DISTINCT FROM $3 ORDER BY wanted.key LIMIT 1";
     let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(step.step);
-    let found: Option<(String, Option<String>)> = query.bind(to_text(&step.batch)?).fetch_optional(conn).await?;
+    let query = query.bind(to_text(&step.batch)?).bind(surface.as_str());
+    let found: Option<(String, Option<String>)> = query.fetch_optional(conn).await?;
     if let Some((report, state)) = found {
         let state = state.unwrap_or_else(|| "not a sample of this scenario".to_owned());
         refusal = conflict(format!("step {}: report {report} is {state}; form the batch again", step.step));

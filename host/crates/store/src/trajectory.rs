@@ -2,7 +2,8 @@
 //! Pure: `samples.rs` reads the rows. Reasons read `kind: detail`, so that they can be counted by kind.
 
 use reef_core::{
-    Alternatives, AssemblyError, RecordId, ReleaseId, Sample, TokenTrace, Trajectory, Turn, assemble, sha256_hex,
+    Alternatives, AssemblyError, INSTRUCTION_FIELD, RecordId, ReleaseId, Sample, Surface, TokenTrace, Trajectory, Turn,
+    assemble, sha256_hex,
 };
 use serde_json::{Map, Value};
 
@@ -66,6 +67,14 @@ pub(crate) enum Forming<'a> {
 }
 
 impl Forming<'_> {
+    /// Whose samples have this form.
+    pub(crate) fn surface(self) -> Surface {
+        match self {
+            Self::Tokens => Surface::Weights,
+            Self::Texts(_) => Surface::Harness,
+        }
+    }
+
     /// Forms the sample; `exchanges` in the order in which they happened.
     pub(crate) fn form(self, graded: Graded, exchanges: &[Exchange]) -> Result<Sample, Unusable> {
         match self {
@@ -82,10 +91,14 @@ fn form_text(graded: Graded, exchanges: &[Exchange], release: &ReleaseId) -> Res
             return Err(format!("request failed: record {}", exchange.record).into());
         }
     }
-    if exchanges.is_empty() {
+    let mut records: Vec<RecordId> = exchanges.iter().map(|exchange| exchange.record.clone()).collect();
+    if records.is_empty() && graded.metadata.contains_key(INSTRUCTION_FIELD) {
+        // What a person asks for is about no exchange: its record says it itself.
+        records.push(graded.report.clone());
+    }
+    if records.is_empty() {
         return Err("no record: it references none".to_owned().into());
     }
-    let records: Vec<RecordId> = exchanges.iter().map(|exchange| exchange.record.clone()).collect();
     let ids: Vec<&str> = records.iter().map(RecordId::as_str).collect();
     Ok(Sample {
         prompt_key: sha256_hex(ids.join("\n").as_bytes()),

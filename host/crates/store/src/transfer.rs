@@ -167,7 +167,7 @@ impl Store {
             let entry = match record {
                 RecordBody::Inference(record) => Entry::inference(Key::of(t, s), *record).await,
                 RecordBody::Report(report) => Entry::report(Key::of(t, s), *report).await,
-                RecordBody::Instruction(instruction) => Entry::instruction(Key::of(t, s), *instruction).await,
+                RecordBody::Instruction(instruction) => Entry::instruction(Key::of(t, s), *instruction, false).await,
             };
             entries.push(self.told(entry)?);
         }

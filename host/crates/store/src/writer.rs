@@ -219,7 +219,7 @@ impl Writer {
                 join(&mut self.jobs, &mut self.next, group);
             }
         }
-        sql::query("COMMIT").execute(&mut *conn).await?;
+        conn.commit().await?;
         self.counters.transactions.fetch_add(1, Ordering::Relaxed);
         self.counters.jobs.fetch_add(group.len() as u64, Ordering::Relaxed);
         Ok(())

@@ -13,7 +13,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::{IntoResponse, Response};
-use reef_core::{Release, ReleaseId, Surface};
+use reef_core::{INSTRUCTION_FIELD, Release, ReleaseId, Surface};
 use reef_engine::Engine;
 use reef_intake::Redactor;
 use reef_store::{ListedRelease, Store};
@@ -25,6 +25,7 @@ use super::error::ApiError;
 use super::params::Query;
 use crate::config::Scope;
 use crate::episodes::Shop;
+use crate::recipes::Manifests;
 use crate::scenarios::{HarnessContent, Scenario, Scenarios};
 
 /// Names the release of an answer.
@@ -43,6 +44,8 @@ pub struct Harnesses {
     pub engine: Engine,
     /// Takes secrets out of what people ask.
     pub redactor: Arc<Redactor>,
+    /// Of the server's recipes.
+    pub manifests: Manifests,
 }
 
 impl Harnesses {
@@ -50,6 +53,13 @@ impl Harnesses {
     async fn open(&self, caller: &Caller, scope: Scope) -> Result<Arc<Scenario>, ApiError> {
         caller.require(scope)?;
         Ok(self.scenarios.get(caller.tenant(), &caller.scenario()?).await?)
+    }
+
+    /// Does a recipe of the scenario read what people ask for?
+    fn reads_instructions(&self, scenario: &Scenario) -> bool {
+        let manifests = self.manifests.of(Some(scenario));
+        let fields = manifests.get(&Surface::Harness).map(|manifest| manifest.report_fields.as_slice());
+        fields.unwrap_or_default().iter().any(|field| field.name == INSTRUCTION_FIELD)
     }
 
     /// The named harness release, or the head.

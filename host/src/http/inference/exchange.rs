@@ -221,6 +221,11 @@ impl Exchange {
             self.sessions.answered(&self.scenario.key, placed, &record.response);
         }
         let (tenant, name) = &self.scenario.key;
+        // Its name may be another scenario's by now.
+        if self.scenario.is_retired() {
+            self.in_flight.settle();
+            return Err(ApiError::not_found(format!("scenario '{name}' was deleted while it answered")));
+        }
         let stored = match redact_record(&self.redactor, record).await {
             Ok(record) => {
                 self.store.append_inference(tenant, name, record).instrument(span).await.map_err(ApiError::from)
@@ -229,8 +234,8 @@ impl Exchange {
         };
         self.in_flight.settle();
         metrics::counter!("reef_requests_total", "status" => status_name(status)).increment(1);
-        if self.scenario.recipe().is_some_and(|now| now.recipe.exports().live) {
-            self.scenario.wake.notify_one();
+        if self.scenario.recipes().any(|(_, now)| now.recipe.exports().live) {
+            self.scenario.wake();
         }
         stored.map(drop)
     }

@@ -9,6 +9,7 @@ mod place;
 mod record;
 mod resolve;
 mod rollout;
+mod route;
 mod sink;
 mod transform;
 pub mod unrecorded;
@@ -21,7 +22,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use reef_core::RecordId;
+use reef_core::{RecordId, ScenarioName};
 use reef_dialects::{Ask, Dialect, Envelope};
 use reef_engine::Engine;
 use reef_intake::Redactor;
@@ -46,6 +47,7 @@ use crate::episodes::Passes;
 use crate::provider::embedded::{self, Terms};
 use crate::provider::{Answering, Passed, Providers, Upstream};
 use crate::receipts::Receipts;
+use crate::recipes::Manifests;
 use crate::scenarios::{Scenario, Scenarios, Served};
 use crate::telemetry;
 
@@ -72,8 +74,18 @@ pub struct Serving {
     pub sessions: Sessions,
     /// Tokens of episodes.
     pub passes: Passes,
-    /// Alternatives of a token that the server's recipe wants recorded, of a scenario whose learner has not begun.
-    pub top_k: u32,
+    /// What the server's recipes want recorded, of a scenario whose learner has not begun.
+    pub manifests: Manifests,
+}
+
+impl Serving {
+    /// The scenario of a path, for a caller with the scope.
+    pub async fn scenario(&self, caller: &Caller, scope: Scope, name: &str) -> Result<Arc<Scenario>, ApiError> {
+        caller.require(scope)?;
+        let name = ScenarioName::parse(name)?;
+        caller.check_sees(&name)?;
+        Ok(self.scenarios.get(caller.tenant(), &name).await?)
+    }
 }
 
 /// `POST /v1/chat/completions`
@@ -112,13 +124,28 @@ async fn respond(
 async fn answer(
     dialect: Dialect,
     serving: &Serving,
-    (mut caller, recorded): (Caller, bool),
-    mut body: Map<String, Value>,
+    (caller, recorded): (Caller, bool),
+    body: Map<String, Value>,
+) -> Result<Response, ApiError> {
+    let ask = dialect.parse(&body)?;
+    let resolved = resolve::resolve(serving, &caller, (dialect, &ask)).await?;
+    // What measures is answered by what it names.
+    let route = if recorded { route::plan(serving, &resolved, (&caller, &ask))? } else { None };
+    match route {
+        Some(route) => route::along(route, serving, (resolved, caller), (ask, body), dialect).await,
+        None => attempt(dialect, serving, (resolved, caller, recorded), (ask, body)).await,
+    }
+}
+
+/// Has one model answer, and records it.
+async fn attempt(
+    dialect: Dialect,
+    serving: &Serving,
+    (mut resolved, mut caller, recorded): (Resolved, Caller, bool),
+    (mut ask, mut body): (Ask, Map<String, Value>),
 ) -> Result<Response, ApiError> {
     let arrived = Instant::now();
     let (receipt, created_at_ms) = (RecordId::fresh(), now_ms());
-    let mut ask = dialect.parse(&body)?;
-    let mut resolved = resolve::resolve(serving, &caller, (dialect, &ask)).await?;
     let (mut placed, mut place) = (None, None);
     if recorded {
         placed = serving.sessions.place(&resolved.scenario.key, &mut caller, &body, receipt.as_str());
@@ -140,7 +167,7 @@ async fn answer(
         envelope,
         store: serving.store.clone(),
         recorded,
-        top_k: scenario.recipe().map_or(serving.top_k, |now| now.recipe.manifest().top_k),
+        top_k: serving.manifests.top_k(&scenario),
         in_flight: serving.receipts.register(&scenario.key, &receipt),
         scenario,
         served,

@@ -19,7 +19,7 @@ use crate::scenarios::{Scenario, ScenarioError, Served, to_the_end};
 const MODEL_CHARS_SHOWN: usize = 200;
 
 /// What a model name stands for.
-enum Model {
+pub(super) enum Model {
     /// The base's name: whatever the scenario serves.
     Head,
     /// A scenario's name: what that one serves.
@@ -31,7 +31,7 @@ enum Model {
 }
 
 /// What answers a request.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Resolved {
     /// The scenario that the exchange belongs to.
     pub scenario: Arc<Scenario>,
@@ -120,7 +120,7 @@ async fn check_release(serving: &Serving, caller: &Caller, release: &ReleaseId) 
     }
 }
 
-fn parse(serving: &Serving, model: &str) -> Result<Model, ApiError> {
+pub(super) fn parse(serving: &Serving, model: &str) -> Result<Model, ApiError> {
     if model == serving.engine.info().name {
         return Ok(Model::Head);
     }

@@ -27,9 +27,10 @@ pub async fn transform(
     ask: &mut Ask,
     body: &mut Map<String, Value>,
 ) {
-    let Some(now) = scenario.recipe().filter(|now| now.recipe.exports().requests) else { return };
+    // Where two recipes would have a word, that of the first surface has it.
+    let Some((surface, now)) = scenario.recipes().find(|(_, now)| now.recipe.exports().requests) else { return };
     let Input::Turns(turns) = &ask.input else { return };
-    if !scenario.hears_requests() {
+    if !scenario.side(surface).hears_requests() {
         metrics::counter!("reef_requests_transformed_total", "outcome" => "quarantined").increment(1);
         return;
     }
@@ -38,13 +39,13 @@ pub async fn transform(
         session: caller.session.clone(),
         tags: caller.tags.iter().map(|(tag, value)| (tag.to_string(), value.clone())).collect(),
     };
-    let config = scenario.recipe_config(&now.config);
+    let config = scenario.recipe_config(surface, &now.config);
     let call = Call { config, ..Call::new(context_outside(scenario)) };
     let (asked, recipe) = (Arc::clone(scenario), now.recipe);
     // It goes on when the request does not wait any more: how it ends is remembered either way.
     let hearing = tokio::spawn(async move {
         let ended = recipe.transform_request(call, view).await.result;
-        asked.heard_request(ended.as_ref().map(drop));
+        asked.side(surface).heard_request(ended.as_ref().map(drop));
         ended
     });
     let outcome = match tokio::time::timeout(WAIT_MAX, hearing).await {

@@ -12,6 +12,7 @@ use reef_core::{ReleaseId, Sample};
 use tch::{Kind, Tensor};
 
 use super::layout::{Layout, Sequence, Size};
+use crate::engine::ModelInfo;
 use crate::error::EngineError;
 use crate::sampler::stated_temperature;
 
@@ -187,6 +188,12 @@ impl<'a> Batch<'a> {
     pub fn masks(&self) -> Vec<&'a [u8]> {
         self.rows.iter().map(|row| row.sample.trajectory.mask.as_slice()).collect()
     }
+}
+
+/// Would the trainer take the sample? The error says what is wrong with it.
+pub fn check_sample(sample: &Sample, info: &ModelInfo) -> Result<(), String> {
+    let vocabulary = i64::try_from(info.vocabulary).unwrap_or(i64::MAX);
+    check(sample, Bounds { vocabulary, context: info.context_length })
 }
 
 fn check(sample: &Sample, bounds: Bounds) -> Result<(), String> {

@@ -28,6 +28,7 @@ mod tests;
 mod trainer;
 mod workers;
 
+pub use batch::check_sample;
 pub use control::{TRAIN_SHARE_DEFAULT, TrainControl};
 pub use divergence::{Divergence, Importance, Support};
 pub use loss::{LossColumns, Reduction, TokenLosses, Weight, entropy, k3, reduced, token_losses, token_shares};

@@ -1,6 +1,7 @@
 //! A program with bounds on its time, memory, processes and output. When it ends, or is made to, everything that it
 //! started ends too, also when nobody waits for it any more.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -8,9 +9,12 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Command;
 use tokio::time::{Instant, interval, sleep_until, timeout};
 
+use super::folders::folder_bytes;
 use super::processes::{MARK, kill_all, of};
 use crate::bounded::Kept;
 
+/// Looks between two walks through the folders.
+const LOOKS_PER_WALK: u32 = 5;
 /// How often memory and processes are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// Time for the last output of a program that was ended.
@@ -29,6 +33,8 @@ pub struct Bounds {
     pub output_bytes: usize,
     /// Bytes of one file that it writes.
     pub file_bytes: u64,
+    /// Bytes of all files in the folders that it may change.
+    pub folder_bytes: u64,
 }
 
 impl Default for Bounds {
@@ -39,6 +45,7 @@ impl Default for Bounds {
             processes: 256,
             output_bytes: 64 << 10,
             file_bytes: 256 << 20,
+            folder_bytes: 1 << 30,
         }
     }
 }
@@ -78,20 +85,22 @@ impl Drop for Reaper {
     }
 }
 
-/// Runs the program to its end.
-pub async fn run(mut command: Command, bounds: Bounds) -> std::io::Result<Done> {
+/// Runs the program to its end; `folders`: what it may change.
+pub async fn run(mut command: Command, bounds: Bounds, folders: Vec<PathBuf>) -> std::io::Result<Done> {
     let mark = uuid::Uuid::now_v7().to_string();
     command.env(MARK, &mark);
     let mut child = command.spawn()?;
     let group = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
     let reaper = Reaper { group, mark: mark.clone() };
+    // Held until the end: the program ends with this process.
+    let _leash = child.stdin.take();
     let (output, errors) = (child.stdout.take(), child.stderr.take());
     let reading =
         tokio::spawn(async move { tokio::join!(read(output, bounds.output_bytes), read(errors, bounds.output_bytes)) });
     let deadline = Instant::now() + bounds.time;
     let mut look = interval(LOOK_EVERY);
     look.tick().await;
-    let (mut code, mut cut) = (None, None);
+    let (mut code, mut cut, mut looks) = (None, None, 0_u32);
     while cut.is_none() {
         tokio::select! {
             biased;
@@ -100,7 +109,13 @@ pub async fn run(mut command: Command, bounds: Bounds) -> std::io::Result<Done> 
                 break;
             }
             () = sleep_until(deadline) => cut = Some(format!("it ran longer than {} s", bounds.time.as_secs_f64())),
-            _ = look.tick() => cut = over(group, &mark, &bounds).await,
+            _ = look.tick() => {
+                cut = over(group, &mark, &bounds).await;
+                looks += 1;
+                if cut.is_none() && looks.is_multiple_of(LOOKS_PER_WALK) {
+                    cut = full(folders.clone(), bounds.folder_bytes).await;
+                }
+            }
         }
     }
     reaper.end();
@@ -124,6 +139,16 @@ async fn over(group: Option<Pid>, mark: &str, bounds: &Bounds) -> Option<String>
     }
     let over = found.memory_bytes > bounds.memory_bytes;
     over.then(|| format!("it took more than {} MiB of memory", bounds.memory_bytes >> 20))
+}
+
+/// Are the folders too full?
+async fn full(folders: Vec<PathBuf>, bytes_max: u64) -> Option<String> {
+    let taken = tokio::task::spawn_blocking(move || folder_bytes(folders, bytes_max)).await.ok()?;
+    match taken {
+        Ok(bytes) if bytes <= bytes_max => None,
+        Ok(_) => Some(format!("its folder grew over {} MiB", bytes_max >> 20)),
+        Err(entries) => Some(format!("its folder has more than {entries} files")),
+    }
 }
 
 async fn read(stream: Option<impl AsyncRead + Unpin>, bytes_max: usize) -> String {

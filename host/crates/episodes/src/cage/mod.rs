@@ -4,6 +4,7 @@
 
 pub mod bridge;
 mod child;
+mod folders;
 mod processes;
 
 use std::collections::BTreeMap;
@@ -27,6 +28,9 @@ pub const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin";
 const TRIAL_MAX: Duration = Duration::from_secs(10);
 /// Bytes of the folder for temporary files inside.
 const TEMPORARY_BYTES: u64 = 256 << 20;
+/// Without bubblewrap nothing ends a program when this process is killed. Its standard input is a pipe that only this
+/// process holds: when that closes, a watcher ends the program's group.
+const LEASH: &str = "exec 3<&0 </dev/null; { read -r _ <&3; kill -KILL 0; } >/dev/null 2>&1 & exec 3<&-;";
 /// Parts of the system that are there to read, where they exist.
 const SYSTEM: [&str; 11] = [
     "/usr",
@@ -125,7 +129,8 @@ impl Cage {
 
     /// Runs a program to its end; everything that it started ends with it.
     pub async fn run(&self, inside: &Inside, bounds: Bounds) -> std::io::Result<Done> {
-        child::run(self.command(inside, &bounds), bounds).await
+        let folders = std::iter::once(&inside.work).chain(&inside.home).cloned().collect();
+        child::run(self.command(inside, &bounds), bounds, folders).await
     }
 
     fn command(&self, inside: &Inside, bounds: &Bounds) -> Command {
@@ -136,24 +141,28 @@ impl Cage {
         let file_blocks = bounds.file_bytes / 512;
         let memory_kib = bounds.memory_bytes / 1024;
         // The shell sets the limits of one process; those of all together are watched.
-        let script = format!("ulimit -c 0; ulimit -f {file_blocks}; ulimit -d {memory_kib}; exec \"$@\"");
+        let limits = format!("ulimit -c 0; ulimit -f {file_blocks}; ulimit -d {memory_kib}; exec \"$@\"");
+        let script = if self.isolates() { limits } else { format!("{LEASH} {limits}") };
         if self.isolates() {
             command.arg("sh");
         } else {
             command.current_dir(&inside.work);
         }
         command.arg("-c").arg(script).arg("sh").args(&inside.argv);
-        command.env_clear().env("PATH", PATH);
-        if !self.isolates() {
-            command.env("HOME", &inside.work).env("LANG", "C.UTF-8").envs(&inside.environment);
-        }
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).kill_on_drop(true);
+        // Variables hold the episode's pass: on a command line everybody on this machine could read it.
+        command.env_clear().env("PATH", PATH).env("HOME", self.seen(&inside.work, WORK_INSIDE));
+        command
+            .env("LANG", "C.UTF-8")
+            .env("TERM", "dumb")
+            .envs(inside.environment.iter().filter(|(name, _)| !loads(name)));
+        command.stdin(if self.isolates() { Stdio::null() } else { Stdio::piped() });
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).kill_on_drop(true);
         command
     }
 
     fn isolated(&self, bubblewrap: &Path, inside: &Inside) -> Command {
         let mut command = Command::new(bubblewrap);
-        command.args(["--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--clearenv"]);
+        command.args(["--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]);
         command.args(["--proc", "/proc", "--dev", "/dev"]);
         command.args(["--size", &TEMPORARY_BYTES.to_string(), "--tmpfs", "/tmp"]);
         for folder in SYSTEM {
@@ -169,15 +178,17 @@ impl Cage {
         if let Some(task) = &inside.task {
             command.arg("--ro-bind").arg(task).arg(TASK_INSIDE);
         }
-        for (name, value) in [("PATH", PATH), ("HOME", WORK_INSIDE), ("LANG", "C.UTF-8"), ("TERM", "dumb")] {
-            command.args(["--setenv", name, value]);
-        }
-        for (name, value) in &inside.environment {
+        for (name, value) in inside.environment.iter().filter(|(name, _)| loads(name)) {
             command.args(["--setenv", name, value]);
         }
         command.args(["--chdir", WORK_INSIDE, "--"]);
         command
     }
+}
+
+/// Does the variable tell the loader what to load? It is for the program inside, not for bubblewrap itself.
+fn loads(name: &str) -> bool {
+    name.starts_with("LD_")
 }
 
 /// What this program needs inside to start itself: its own file, and the folders of the libraries that it runs with.

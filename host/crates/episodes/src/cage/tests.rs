@@ -94,6 +94,84 @@ async fn a_program_that_nobody_waits_for_ends() {
     }
 }
 
+/// Set in the process that is killed: where it works, and whether with isolation.
+const HELD: &str = "REEF_TEST_HELD_IN";
+
+/// Runs a program that does not end, as a server would, and says so by a file.
+async fn hold(folder: &Path) {
+    let isolated = folder.join("isolated").exists();
+    let cage = if isolated { Cage::detect(Isolation::Required).await.expect("a cage") } else { Cage::open("a test") };
+    let words = std::fs::read_to_string(folder.join("words")).expect("written");
+    let done = cage.run(&sh(folder, &format!("touch started; {words} & wait")), Bounds::default()).await;
+    panic!("it was to be killed: {done:?}");
+}
+
+#[tokio::test]
+async fn a_killed_process_takes_its_programs_with_it() {
+    if let Some(folder) = std::env::var_os(HELD) {
+        return hold(Path::new(&folder)).await;
+    }
+    for (at, cage) in cages().await.into_iter().enumerate() {
+        let work = tempfile::tempdir().expect("a folder");
+        let words = format!("sleep 74{}{at}", std::process::id());
+        std::fs::write(work.path().join("words"), &words).expect("written");
+        if cage.isolates() {
+            std::fs::write(work.path().join("isolated"), "").expect("written");
+        }
+        let mut server = std::process::Command::new(std::env::current_exe().expect("a path"))
+            .args(["--exact", "cage::tests::a_killed_process_takes_its_programs_with_it"])
+            .env(HELD, work.path())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("started");
+        let patience = Instant::now() + Duration::from_secs(60);
+        while !(work.path().join("started").exists() && lives(&words)) && Instant::now() < patience {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert!(lives(&words), "{cage:?}");
+        server.kill().expect("killed");
+        server.wait().expect("over");
+        let patience = Instant::now() + Duration::from_secs(30);
+        while lives(&words) && Instant::now() < patience {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert!(!lives(&words), "{cage:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_pass_is_on_no_command_line() {
+    for cage in cages().await {
+        let work = tempfile::tempdir().expect("a folder");
+        let pass = format!("pass-{}", uuid::Uuid::now_v7());
+        let mut inside = sh(work.path(), "touch started; while ! test -e looked; do sleep 0.02; done; echo \"$PASS\"");
+        inside.environment.insert("PASS".to_owned(), pass.clone());
+        let looking = async {
+            while !work.path().join("started").exists() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            let seen = lives(&pass);
+            std::fs::write(work.path().join("looked"), "").expect("written");
+            seen
+        };
+        let (done, seen) = tokio::join!(cage.run(&inside, Bounds::default()), looking);
+        assert_eq!(done.expect("runs").output, format!("{pass}\n"), "it has it");
+        assert!(!seen, "and nobody else: {cage:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_folder_that_grows_too_large_ends_its_program() {
+    for cage in cages().await {
+        let work = tempfile::tempdir().expect("a folder");
+        let bounds = Bounds { folder_bytes: 4 << 20, ..Bounds::default() };
+        let script = "i=0; while :; do i=$((i + 1)); head -c 1000000 /dev/zero > f$i; sleep 0.1; done";
+        let done = cage.run(&sh(work.path(), script), bounds).await.expect("runs");
+        assert_eq!(done.cut.as_deref(), Some("its folder grew over 4 MiB"), "{cage:?}");
+    }
+}
+
 #[tokio::test]
 async fn an_isolated_program_sees_no_network_no_process_and_no_other_file() {
     let Ok(cage) = Cage::detect(Isolation::Required).await else {

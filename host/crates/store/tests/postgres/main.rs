@@ -7,6 +7,9 @@ mod conservation;
 #[path = "../store/crash.rs"]
 mod crash;
 #[cfg(test)]
+#[path = "../store/derived.rs"]
+mod derived;
+#[cfg(test)]
 #[path = "../store/erase.rs"]
 mod erase;
 #[cfg(test)]
@@ -59,6 +62,9 @@ mod server;
 #[cfg(test)]
 #[path = "../store/steps.rs"]
 mod steps;
+#[cfg(test)]
+#[path = "../store/surfaces.rs"]
+mod surfaces;
 #[cfg(test)]
 #[path = "../store/transfer.rs"]
 mod transfer;

@@ -8,7 +8,6 @@ use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use tempfile::TempDir;
 
 /// Set to `off` where Postgres is not installed.
@@ -105,14 +104,26 @@ impl Server {
 
     /// The database that is always there.
     pub fn url(&self) -> String {
-        format!("postgres:///postgres?user=reef&host={}", self.folder.display())
+        self.url_of("postgres")
     }
 
-    /// Runs a statement as the server's owner.
-    pub async fn query(&self, sql: &str) {
-        let mut conn = PgConnection::connect(&self.url()).await.expect("connected");
-        sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(&mut conn).await.expect("run");
-        conn.close().await.expect("closed");
+    /// Where a database of this server is.
+    pub fn url_of(&self, database: &str) -> String {
+        format!("postgres:///{database}?user=reef&host={}", self.folder.display())
+    }
+
+    /// Runs statements as the server's owner in the database that is always there; what they answer, a row a line.
+    pub fn query(&self, sql: &str) -> String {
+        self.query_in("postgres", sql)
+    }
+
+    /// The same in another database.
+    pub fn query_in(&self, database: &str, sql: &str) -> String {
+        let mut psql = Command::new(self.binaries.join("psql"));
+        psql.args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-d", &self.url_of(database), "-c", sql]);
+        let output = psql.output().expect("psql runs");
+        assert!(output.status.success(), "{sql}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
     }
 }
 
@@ -135,7 +146,7 @@ fn binaries() -> Option<PathBuf> {
     debian.sort();
     std::env::split_paths(&path)
         .chain(debian.into_iter().rev())
-        .find(|folder| ["initdb", "postgres", "pg_isready"].iter().all(|name| folder.join(name).exists()))
+        .find(|folder| ["initdb", "postgres", "pg_isready", "psql"].iter().all(|name| folder.join(name).exists()))
 }
 
 fn as_user(root: bool, program: &Path) -> Command {

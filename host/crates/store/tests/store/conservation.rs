@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
-use reef_core::{RecordId, ReleaseOrigin, Report, Sample, Step, StepOutcome};
+use reef_core::{RecordId, ReleaseOrigin, Report, Sample, Step, StepOutcome, Surface};
 use reef_store::{Commit, Retention, Retracted, Selector, StoreError};
 
 use crate::fixture::{
@@ -126,7 +126,7 @@ impl World {
                 let unusable: Vec<_> = unusable.into_iter().map(|(report, why)| (report, why.reason)).collect();
                 self.fixture
                     .store
-                    .retire(&tenant(), &name(), &unusable, 0)
+                    .retire((&tenant(), &name()), Surface::Weights, &unusable, 0)
                     .await
                     .expect("pending reports can be retired");
             }

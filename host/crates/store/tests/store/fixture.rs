@@ -110,7 +110,9 @@ pub fn release(n: u32, parent: Option<&Release>, origin: ReleaseOrigin) -> Relea
 pub fn step(number: u32, parent: &Release, batch: &[&str]) -> Step {
     Step {
         step: number,
+        surface: None,
         parent: parent.release_id.clone(),
+        beside: BTreeMap::new(),
         batch: ids(batch),
         recipe: "sao@0.1.0#sha256:00".to_owned(),
         seed: 7,
@@ -228,6 +230,6 @@ impl Fixture {
 
     pub async fn retire(&self, items: &[(&str, &str)]) -> Result<(), StoreError> {
         let items: Vec<_> = items.iter().map(|(report, reason)| (id(report), (*reason).to_owned())).collect();
-        self.store.retire(&tenant(), &name(), &items, NOW_MS).await
+        self.store.retire((&tenant(), &name()), Surface::Weights, &items, NOW_MS).await
     }
 }

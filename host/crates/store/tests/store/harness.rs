@@ -6,7 +6,7 @@ use reef_store::{HarnessProposal, RecordBody, RecordKind, ReleaseStatus, Selecto
 use crate::fixture::{Fixture, NOW_MS, id, inference, name, release, release_id, tenant};
 
 /// A harness release that follows `parent`; its id is told from those of weights by its number.
-fn harness(n: u32, parent: Option<&Release>, origin: ReleaseOrigin) -> Release {
+pub fn harness(n: u32, parent: Option<&Release>, origin: ReleaseOrigin) -> Release {
     let mut made = release(n, parent, origin);
     made.manifest.surface = Surface::Harness;
     made
@@ -23,11 +23,11 @@ fn proposal(text: &str, of: &Release) -> HarnessProposal {
     }
 }
 
-async fn append(fixture: &Fixture, release: &Release, expected: Option<u32>) -> Result<(), StoreError> {
+pub async fn append(fixture: &Fixture, release: &Release, expected: Option<u32>) -> Result<(), StoreError> {
     fixture.store.append_release(&tenant(), &name(), release, expected.map(release_id).as_ref()).await
 }
 
-async fn hold(fixture: &Fixture, text: &str, release: &Release) -> Result<HarnessProposal, StoreError> {
+pub async fn hold(fixture: &Fixture, text: &str, release: &Release) -> Result<HarnessProposal, StoreError> {
     fixture.store.hold_proposal(&tenant(), &name(), release, &proposal(text, release)).await
 }
 
@@ -165,7 +165,7 @@ fn instruction(text: &str) -> Instruction {
 async fn an_instruction_is_a_record_of_its_own_kind() {
     let (mut fixture, empty) = with_harness().await;
     let asked = instruction("i-1");
-    let put = async |asked| fixture.store.append_instruction(&tenant(), &name(), asked).await;
+    let put = async |asked| fixture.store.append_instruction(&tenant(), &name(), asked, false).await;
     assert!(!put(asked.clone()).await.expect("filed").duplicate);
     let later = Instruction { created_at_ms: NOW_MS + 1, ..asked.clone() };
     assert!(put(later).await.expect("the same").duplicate);
@@ -194,7 +194,7 @@ async fn an_instruction_is_a_record_of_its_own_kind() {
 #[tokio::test]
 async fn erasing_a_session_takes_its_instructions_and_its_name() {
     let (fixture, empty) = with_harness().await;
-    fixture.store.append_instruction(&tenant(), &name(), instruction("i-1")).await.expect("filed");
+    fixture.store.append_instruction(&tenant(), &name(), instruction("i-1"), false).await.expect("filed");
     hold(&fixture, "p-1", &proposed(101, &empty, "p-1")).await.expect("held");
     let erased = fixture.store.erase(&tenant(), &name(), &Selector::Session("s-1".to_owned()), NOW_MS).await;
     assert_eq!(erased.expect("erased").records, 1);

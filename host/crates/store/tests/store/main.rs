@@ -5,6 +5,8 @@ mod conservation;
 #[cfg(test)]
 mod crash;
 #[cfg(test)]
+mod derived;
+#[cfg(test)]
 mod disk;
 #[cfg(test)]
 mod durability;
@@ -46,6 +48,8 @@ mod rollouts;
 mod scrub;
 #[cfg(test)]
 mod steps;
+#[cfg(test)]
+mod surfaces;
 #[cfg(test)]
 mod transfer;
 #[cfg(test)]

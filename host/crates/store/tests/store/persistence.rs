@@ -1,6 +1,6 @@
 //! What an operator sets survives a restart, and tenants never see each other's rows.
 
-use reef_core::{Gate, Grader, HeldOutTask, Message, ScenarioName, TenantId};
+use reef_core::{Gate, Grader, HeldOutTask, Message, ScenarioName, Surface, TenantId};
 use reef_store::{Commit, Counts, Created, Pool, ScenarioSettings, StoreError, TrainingMode};
 use serde_json::json;
 
@@ -11,6 +11,7 @@ fn settings() -> ScenarioSettings {
         training_mode: TrainingMode::Manual,
         max_staleness: 9,
         recipe_config: json!({ "lr": 0.1 + 0.2, "text": "'; \"\u{0}" }).as_object().expect("object").clone(),
+        harness_config: json!({ "batch_size": 2 }).as_object().expect("object").clone(),
         gate: Some(Gate::non_inferiority(1.0 / 3.0)),
     }
 }
@@ -100,7 +101,10 @@ async fn tenants_never_see_each_others_rows() {
         assert_eq!(store.held_out(&rival, &name()).await, Ok(Vec::new()));
         assert!(store.recipe_state(&rival, &name(), "sao").await.expect("state").is_empty());
         let stolen = vec![(id("g-2"), "mine now".to_owned())];
-        assert_eq!(store.retire(&rival, &name(), &stolen, NOW_MS).await, Err(StoreError::UnknownReference(id("g-2"))));
+        assert_eq!(
+            store.retire((&rival, &name()), Surface::Weights, &stolen, NOW_MS).await,
+            Err(StoreError::UnknownReference(id("g-2")))
+        );
         assert!(store.begin_step(&rival, &name(), &step(1, &fixture.base, &["g-2"]), None).await.is_err());
         assert!(store.reject_held(&rival, &name(), &release_id(0)).await.is_err());
     }

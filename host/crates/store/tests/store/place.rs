@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use reef_store::{Store, StoreError};
+use sqlx::AssertSqlSafe;
+use sqlx::sqlite::{SqliteConnectOptions, SqlitePool};
 use tempfile::TempDir;
 
 use crate::fixture::Fixture;
@@ -31,6 +33,23 @@ impl Place {
             std::fs::copy(self.0.path().join(file), image.0.path().join(file)).expect("copied");
         }
         image
+    }
+
+    /// Every value of every table with its `table.column`, as bytes.
+    pub async fn values(&self) -> Vec<(String, Vec<u8>)> {
+        let options = SqliteConnectOptions::new().filename(self.path()).read_only(true);
+        let file = SqlitePool::connect_with(options).await.expect("opened");
+        let sql = "SELECT t.name, c.name FROM sqlite_master AS t JOIN pragma_table_info(t.name) AS c \
+                   WHERE t.type = 'table'";
+        let columns: Vec<(String, String)> = sqlx::query_as(sql).fetch_all(&file).await.expect("read");
+        let mut values = Vec::new();
+        for (table, column) in columns {
+            let sql = format!("SELECT CAST({column} AS BLOB) FROM {table} WHERE {column} IS NOT NULL");
+            let rows: Vec<Vec<u8>> = sqlx::query_scalar(AssertSqlSafe(sql)).fetch_all(&file).await.expect("read");
+            values.extend(rows.into_iter().map(|value| (format!("{table}.{column}"), value)));
+        }
+        file.close().await;
+        values
     }
 
     fn path(&self) -> PathBuf {

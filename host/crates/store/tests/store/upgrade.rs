@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use reef_core::{RecordId, Tag};
+use reef_core::{RecordId, Surface, Tag};
 use reef_store::{Selector, Store};
 use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePool};
@@ -92,6 +92,55 @@ async fn a_file_of_version_3_opens_with_all_that_it_holds() {
     store.append_inference(&tenant(), &name(), inference("new", &[1], &[2])).await.expect("it goes on");
     store.close().await;
     Store::open(&path).await.expect("opened again").close().await;
+}
+
+/// The tables of version 6, which knew one recipe to a scenario.
+fn version_6() -> Migrator {
+    let mut all: Vec<Migration> = version_3().iter().cloned().collect();
+    for (version, name, sql) in [
+        (4, "experience", include_str!("../../migrations/sqlite/0004_experience.sql")),
+        (5, "rollouts", include_str!("../../migrations/sqlite/0005_rollouts.sql")),
+        (6, "harness", include_str!("../../migrations/sqlite/0006_harness.sql")),
+    ] {
+        let sql: SqlStr = sql.into_sql_str();
+        all.push(Migration::new(version, Cow::Borrowed(name), MigrationType::Simple, sql, false));
+    }
+    Migrator::with_migrations(all)
+}
+
+#[tokio::test]
+async fn what_a_harness_used_in_version_6_is_used_up_for_the_harness_and_free_for_the_weights() {
+    let folder = tempfile::tempdir().expect("folder");
+    let path = folder.path().join("reef.db");
+    let options = SqliteConnectOptions::new().filename(&path).create_if_missing(true);
+    let old = SqlitePool::connect_with(options).await.expect("made");
+    version_6().run(&old).await.expect("tables");
+    let rows = "INSERT INTO scenarios (tenant, name, settings, created_at_ms) VALUES ('acme', 'spell', '{}', 1); \
+        INSERT INTO samples (tenant, scenario, report, sequence, state, step, metadata) VALUES \
+          ('acme', 'spell', 'g-1', 1, 'consumed', 1, '{}'), ('acme', 'spell', 'g-2', 2, 'consumed', 3, '{}'), \
+          ('acme', 'spell', 'g-3', 3, 'pending', NULL, '{}'); \
+        INSERT INTO releases (tenant, scenario, release_id, position, status, step, metrics, body_bytes, body, surface) \
+          VALUES ('acme', 'spell', 'r-1', 1, 'held', 2, '{}', 1, x'00', 'harness'); \
+        INSERT INTO proposals VALUES ('acme', 'spell', 'p-1', NULL, 'r-1', 's-1', '{}'); \
+        INSERT INTO recipe_uses VALUES ('acme', 'spell', 1, 'd', 'gepa', '1.0.0', 'upload', '', 1, 'gepa', 1, x'00');";
+    sqlx::raw_sql(rows).execute(&old).await.expect("written");
+    old.close().await;
+    let store = Store::open(&path).await.expect("opened");
+    store.learn_on(&tenant(), &name(), &[Surface::Weights, Surface::Harness]).await.expect("changed");
+    for (surface, pending, consumed) in [(Surface::Weights, 3, 0), (Surface::Harness, 1, 2)] {
+        let counts = store.counts_on(&tenant(), &name(), surface).await.expect("counts");
+        assert_eq!((counts.pending, counts.consumed), (pending, consumed), "{surface:?}");
+    }
+    let uses = store.recipe_uses(&tenant(), &name(), 9).await.expect("uses");
+    assert_eq!(uses.iter().map(|row| row.surface).collect::<Vec<_>>(), [Surface::Harness]);
+    store.close().await;
+    let now = SqlitePool::connect_with(SqliteConnectOptions::new().filename(&path)).await.expect("opened");
+    let proposals: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM proposals JOIN releases USING (release_id)")
+        .fetch_one(&now)
+        .await
+        .expect("read");
+    assert_eq!(proposals, 1, "proposals are there with their releases");
+    now.close().await;
 }
 
 #[tokio::test]
