@@ -174,7 +174,8 @@ fn run_and_task_start_the_program_with_its_home_its_key_and_a_session() {
         ok(&client.wrapper(&["task", "it's \"$HOME\"; `id`"]));
         let home = client.path(&format!("{}/home", client.root())).display().to_string();
         let expected = format!(
-            "<--mcp-config>\n<{home}/mcp.json>\n<--append-system-prompt-file>\n<{home}/system-prompt.md>\n<-p>\n<it's \"$HOME\"; `id`>\n"
+            "<--mcp-config>\n<{home}/mcp.json>\n<--append-system-prompt-file>\n<{home}/system-prompt.md>\n\
+             <--permission-mode>\n<acceptEdits>\n<-p>\n<it's \"$HOME\"; `id`>\n"
         );
         assert_eq!(client.read("arguments"), expected);
         let environment = client.read("environment");
