@@ -2,9 +2,15 @@
 //! of, in its log, and in Postgres as dead tuples. So the database is written anew, by the writer and outside of a
 //! transaction. What a server archives or a disk keeps below the file system is beyond the store.
 
+use std::time::{Duration, Instant};
+
 use crate::Store;
 use crate::error::{Fault, StoreError};
 use crate::sql::{self, Connection};
+use crate::sqlite::BUSY_TIMEOUT;
+
+/// Between two looks whether a fold of the log is over.
+const FOLD_PAUSE: Duration = Duration::from_millis(20);
 
 /// In Postgres: the tables that hold what people said, or what a recipe or a proposer made of it.
 const REWRITES: [&str; 16] = [
@@ -50,9 +56,7 @@ async fn scrub(conn: &mut Connection) -> Result<(), Fault> {
         }
     } else {
         sql::query("VACUUM").execute(&mut *conn).await?;
-        // Busy, pages in the log, pages folded in.
-        let row = sql::query("PRAGMA wal_checkpoint(TRUNCATE)").fetch_optional::<(i64, i64, i64)>(&mut *conn).await?;
-        if row.is_none_or(|(busy, ..)| busy != 0) {
+        if !empty_log(conn).await? {
             let told = "the records are erased, but another program still reads an earlier state of the file, whose log \
                         keeps their bytes; end that program and erase again";
             return Err(StoreError::Conflict(told.to_owned()).into());
@@ -60,4 +64,21 @@ async fn scrub(conn: &mut Connection) -> Result<(), Fault> {
     }
     sql::query("DELETE FROM unscrubbed").execute(conn).await?;
     Ok(())
+}
+
+/// Folds SQLite's whole log into the file and empties it; false = somebody reads an earlier state. SQLite waits for
+/// readers, but not for a fold that runs at the same moment (`fold.rs`), which is over soon.
+async fn empty_log(conn: &mut Connection) -> Result<bool, Fault> {
+    let began = Instant::now();
+    loop {
+        // Busy, pages in the log, pages folded in.
+        let row = sql::query("PRAGMA wal_checkpoint(TRUNCATE)").fetch_optional::<(i64, i64, i64)>(&mut *conn).await?;
+        if row.is_some_and(|(busy, ..)| busy == 0) {
+            return Ok(true);
+        }
+        if began.elapsed() >= BUSY_TIMEOUT {
+            return Ok(false);
+        }
+        tokio::time::sleep(FOLD_PAUSE).await;
+    }
 }
