@@ -40,6 +40,7 @@ fn engine() -> &'static Engine {
             context_max: CONTEXT_MAX,
             queue_max: QUEUE_MAX,
             lora: LoraConfig::default(),
+            training_device: reef_engine::TrainingDevice::Cpu,
             weights: ServedWeights::File,
             cache_bytes_max: 1 << 30,
         };

@@ -17,3 +17,4 @@ mod rollout;
 mod shutdown;
 mod swap;
 mod trace;
+mod workers;

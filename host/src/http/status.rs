@@ -131,6 +131,7 @@ fn alarms(learner: &LearnerStatus, learns: bool) -> Vec<&str> {
         alarms.push("the recipe is quarantined");
     }
     alarms.extend(learner.regression.as_deref());
+    alarms.extend(learner.training.iter().map(String::as_str));
     alarms
 }
 
