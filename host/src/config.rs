@@ -17,6 +17,7 @@ use serde_yaml_ng::Value;
 use crate::episodes::HarnessSection;
 use crate::error::StartError;
 use crate::jobs::keep_within::RetentionSection;
+use crate::jobs::training_section::TrainingSection;
 use crate::provider::config::{self as upstreams, BindingSection, ProviderSection};
 use crate::release_keys::ReleaseSection;
 use crate::store_place::StoreSection;
@@ -171,23 +172,6 @@ pub struct RecipeSection {
     pub compile_in_process: bool,
 }
 
-/// The trainer.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct TrainingSection {
-    /// Share of wall time that training may use while requests run, in (0, 1].
-    pub share: f64,
-    /// Seconds after which a step is aborted.
-    pub step_seconds_max: u64,
-    /// Samples that one selection sees.
-    pub pool_max: u32,
-    /// Steps between two checks that the head still scores on the held-out tasks what it did when it was released;
-    /// 0 = never.
-    pub recheck_every: u32,
-    /// Roll back when a check shows that it does not; else only alarm.
-    pub recheck_rollback: bool,
-}
-
 /// Limits of the HTTP side.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -264,12 +248,6 @@ fn default_scenario() -> ScenarioName {
     ScenarioName::parse("default").expect("the constant is a valid scenario name")
 }
 
-impl Default for TrainingSection {
-    fn default() -> Self {
-        Self { share: 0.5, step_seconds_max: 1800, pool_max: 1024, recheck_every: 0, recheck_rollback: false }
-    }
-}
-
 impl Default for HttpSection {
     fn default() -> Self {
         Self {
@@ -311,9 +289,7 @@ impl Config {
 
     /// Ranges that types cannot say.
     pub fn check(&self) -> Result<(), String> {
-        if !(self.training.share > 0.0 && self.training.share <= 1.0) {
-            return Err(format!("training.share is {}; use a number over 0 and up to 1", self.training.share));
-        }
+        self.training.check()?;
         for (key, value) in [
             ("engine.batch_max", self.engine.batch_max),
             ("engine.context_max", self.engine.context_max),
@@ -329,9 +305,6 @@ impl Config {
             return Err(format!("engine.batch_max is {}; use at most {BATCH_MAX}", self.engine.batch_max));
         }
         self.engine.lora.check().map_err(|problem| format!("engine.lora has {problem}"))?;
-        if self.training.pool_max == 0 || self.training.step_seconds_max == 0 {
-            return Err("training.pool_max and training.step_seconds_max must be at least 1".to_owned());
-        }
         self.releases.check()?;
         self.scenarios.gate.check().map_err(|problem| format!("scenarios.{problem}"))?;
         self.recipes.verifiers.keys().try_for_each(|name| check_name(name))?;

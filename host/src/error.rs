@@ -2,7 +2,6 @@
 //! Errors of single requests live in `http::error`; this type ends the process.
 
 use std::net::SocketAddr;
-use std::process::ExitCode;
 
 /// A failure that ends a command.
 #[derive(Debug, thiserror::Error)]
@@ -49,8 +48,8 @@ pub enum StartError {
 impl StartError {
     /// Stable meaning for scripts: 2 configuration or usage, 3 model, 4 address, 5 storage, 6 recipe, 7 an agent's limit,
     /// 1 other.
-    pub fn exit_code(&self) -> ExitCode {
-        ExitCode::from(match self {
+    pub fn exit_code(&self) -> u8 {
+        match self {
             Self::Config(_) | Self::Refused(_) => 2,
             Self::Model(_) => 3,
             Self::Address { .. } => 4,
@@ -58,6 +57,6 @@ impl StartError {
             Self::Recipe(_) => 6,
             Self::Limit(_) => 7,
             Self::Other(_) => 1,
-        })
+        }
     }
 }

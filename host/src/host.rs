@@ -49,6 +49,7 @@ use crate::jobs::named_policies::recorded;
 use crate::jobs::run_step::{Workshop, record_call};
 use crate::jobs::surface;
 use crate::jobs::trainer_thread::TrainerThread;
+use crate::jobs::training_section::workers;
 use crate::provider::Providers;
 use crate::receipts::Receipts;
 use crate::recipe_files;
@@ -64,6 +65,8 @@ const OPENED_QUEUE_MAX: usize = 1024;
 const LEARNER_PAUSE: Duration = Duration::from_secs(10);
 /// Time the records of exchanges that were cut off have to become durable.
 const RECORDS_MAX: Duration = Duration::from_secs(20);
+/// Time a step that is cut off has to come to the end of a pass through the model.
+const STEP_MAX: Duration = Duration::from_secs(20);
 /// Time the last words of those exchanges have to reach their clients.
 const LAST_WORDS_MAX: Duration = Duration::from_secs(1);
 
@@ -74,6 +77,8 @@ pub struct Running {
     pub address: SocketAddr,
     stop: oneshot::Sender<()>,
     served: JoinHandle<()>,
+    learners: JoinHandle<()>,
+    trainer: Option<TrainerThread>,
     drain_max: Duration,
     ending: watch::Sender<bool>,
     store: Store,
@@ -98,6 +103,15 @@ impl Running {
             // A client that does not listen to the end does not hold up the rest.
             let _ = tokio::time::timeout(LAST_WORDS_MAX, &mut self.served).await;
         }
+        // A step that is cut off here stays reserved and is re-formed at the next start: its learner goes first, and
+        // does not hear that the trainer was stopped.
+        self.learners.abort();
+        let _ = (&mut self.learners).await;
+        if let Some(trainer) = self.trainer.take()
+            && !tokio::task::spawn_blocking(move || trainer.stop(STEP_MAX)).await.unwrap_or(true)
+        {
+            tracing::warn!("a step was still in a pass through the model when the server stopped");
+        }
         self.store.close().await;
     }
 }
@@ -121,6 +135,7 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
     }
     let built = build(&config, auth, address).await?;
     let (stop, stopped) = oneshot::channel();
+    let trainer = built.workshop.as_ref().map(|workshop| workshop.trainer.clone());
     let learners = tokio::spawn(run_learners(built.workshop, built.opened, config.training.pool_max));
     built
         .scenarios
@@ -130,18 +145,18 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
     let deciding = tokio::spawn(decide_canaries(Arc::clone(&built.scenarios)));
     let keeping = tokio::spawn(keep_within(config.retention.clone(), built.store.clone(), built.scenarios));
     let (store, receipts, data) = (built.store, built.parts.serving.receipts.clone(), built.data);
-    let limits = config.http.clone();
+    let (limits, learning) = (config.http.clone(), learners.abort_handle());
     let served = tokio::spawn(async move {
         let stopped = async move { drop(stopped.await) };
         connections::serve(listener, router(built.parts), &limits, stopped).await;
-        // A step that is cut off here stays reserved and is re-formed at the next start.
-        learners.abort();
+        learning.abort();
         keeping.abort();
         deciding.abort();
     });
     tracing::info!(%address, "serving");
     let drain_max = Duration::from_secs(config.http.drain_seconds_max);
-    Ok(Running { address, stop, served, drain_max, ending: built.ending, store, receipts, _data: data })
+    let ending = built.ending;
+    Ok(Running { address, stop, served, learners, trainer, drain_max, ending, store, receipts, _data: data })
 }
 
 struct Built {
@@ -345,6 +360,7 @@ pub fn engine_config(config: &Config) -> EngineConfig {
         queue_max: config.engine.queue_max,
         tenants: auth::tenants(&config.auth),
         lora: config.engine.lora,
+        training_device: config.training.device,
         weights: config.engine.weights,
         cache_bytes_max: config.engine.cache_mb_max.saturating_mul(1 << 20),
     }
@@ -391,6 +407,7 @@ fn workshop(
     let (training, verifiers) = (&config.training, &exchange.reads.verifiers);
     let environment = Environment {
         policies: recorded(&config.bindings),
+        workers: training.workers as u64,
         ..environment(engine, config.engine.lora, training.share, &config.sandbox, verifiers)
     };
     Ok(Some(Workshop {
@@ -399,7 +416,7 @@ fn workshop(
         engine: engine.clone(),
         recipe: recipe.clone(),
         exchange: exchange.clone(),
-        trainer: TrainerThread::start()
+        trainer: TrainerThread::start(workers(training.workers, training.reduce)?)
             .map_err(|error| StartError::Other(format!("the trainer thread cannot start: {error}")))?,
         lora: config.engine.lora,
         share: config.training.share,

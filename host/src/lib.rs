@@ -17,6 +17,7 @@ pub mod html;
 pub mod http;
 pub mod jobs;
 pub mod lab;
+pub mod leave;
 pub mod provider;
 pub mod receipts;
 pub mod recipe_files;

@@ -35,7 +35,7 @@ fn main() -> ExitCode {
             eprintln!("reef: goes on without {}={}: {error}", WAIT_POLICY.0, WAIT_POLICY.1);
         }
     }
-    reef::cli::run(cli)
+    reef::leave::leave(reef::cli::run(cli))
 }
 
 /// Whoever reads the output may stop before its end, as `head` does: then there is nobody to write for, and no fault.

@@ -71,6 +71,16 @@ async fn learns_survives_and_goes_back(home: &Home) -> (Value, Vec<String>) {
         step["metrics"]["train_rollout_logprob_abs_diff"].as_f64().unwrap() < 1e-3,
         "trainer and engine agree: {step}"
     );
+    // The host's own measurements, whatever the recipe publishes.
+    let own = |name: &str| step["metrics"][format!("trainer/{name}")].as_f64();
+    assert_eq!(
+        (own("first_step_kl"), own("batches"), own("batches_skipped")),
+        (Some(0.0), Some(1.0), Some(0.0)),
+        "{step}"
+    );
+    assert!(own("engine_logprob_abs_diff").is_some_and(|apart| apart < 1e-3), "{step}");
+    assert_eq!((own("tokens"), own("lag_0")), (own("effective_tokens"), Some(4.0)), "{step}");
+    assert!(own("gradient_norm_max").is_some_and(|norm| norm > 0.0) && own("masked_share") == Some(0.0), "{step}");
     assert!(step["calls"].as_array().unwrap().iter().all(|call| call["fuel"].as_u64().unwrap() > 0));
     assert_eq!(step["batch"].as_array().unwrap().len(), receipts.len());
     let releases = caller.releases().await;

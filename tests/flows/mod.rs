@@ -18,3 +18,4 @@ mod rollout;
 mod shutdown;
 mod swap;
 mod trace;
+mod workers;

@@ -4,10 +4,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use reef::jobs::invariants::Invariants;
 use reef::jobs::trainer_thread::{Abort, Files, Start, StepTraining, TrainerThread};
 use reef_core::{RecordId, ReleaseId, Sample, Trajectory};
 use reef_engine::train::Trainer;
-use reef_engine::{Engine, EngineConfig, LoraConfig, ServedWeights};
+use reef_engine::{Engine, EngineConfig, LoraConfig, ServedWeights, TrainingDevice};
 use reef_sandbox::{Call, Context, Grants, PoolSample, Proposal, Recipe, Sandbox, SandboxConfig};
 use serde_json::json;
 
@@ -31,6 +32,7 @@ fn engine() -> Engine {
         tenants: 1,
         queue_max: 8,
         lora: LoraConfig::default(),
+        training_device: TrainingDevice::Cpu,
         weights: ServedWeights::File,
         cache_bytes_max: 1 << 30,
     };
@@ -77,13 +79,14 @@ async fn candidate(recipe: &Recipe, engine: &Engine, samples: &Arc<Vec<PoolSampl
         share: 1.0,
         held_out: Arc::default(),
         named: Arc::default(),
+        release: ReleaseId::parse("0".repeat(40)).unwrap(),
     };
     let training = StepTraining::new(
-        TrainerThread::start().unwrap(),
+        TrainerThread::start(None).unwrap(),
         start,
         Arc::clone(samples),
         Abort::default(),
-        Arc::clone(&checkpoints),
+        (Arc::clone(&checkpoints), Invariants::default()),
     );
     let context = Context {
         tenant: "t".into(),

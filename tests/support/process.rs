@@ -58,6 +58,11 @@ impl ServerProcess {
         Caller::new(&self.url, scenario)
     }
 
+    /// Of the process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// SIGKILL: no chance to tidy up.
     pub fn kill(mut self) {
         self.child.kill().expect("killed");

@@ -6,12 +6,13 @@ use std::time::Instant;
 
 use reef_core::{RecordId, ReleaseId, Sample, Trajectory};
 use reef_engine::Engine;
-use reef_engine::train::{Optimizer, PolicyGradient, Reduction, Trainer, Weight};
+use reef_engine::train::{Beside, Optimizer, PolicyGradient, Reduction, Trainer, Weight};
 use serde_json::{Value, json};
 
 use super::{median, resident_mb, rss_mb};
 use crate::config::Config;
 use crate::error::StartError;
+use crate::jobs::training_section::workers;
 
 /// Samples of a batch at most, and tokens of a sample: what a machine that is measured can hold.
 const SAMPLES_MAX: usize = 4_096;
@@ -83,6 +84,8 @@ pub async fn figures(engine: &Engine, config: &Config, shape: Shape, runs: usize
         "resident_mb_loaded": loaded,
         "resident_mb_peak": resident_mb("VmHWM:"),
         "lora": config.engine.lora,
+        "workers": config.training.workers,
+        "device": config.training.device,
         "model": engine.info().name,
     }))
 }
@@ -90,10 +93,13 @@ pub async fn figures(engine: &Engine, config: &Config, shape: Shape, runs: usize
 /// Policy-gradient steps over a batch of recorded-looking samples.
 pub async fn steps(engine: &Engine, config: &Config, shape: Shape, runs: usize) -> Result<Trained, StartError> {
     let (engine, lora) = (engine.clone(), config.engine.lora);
+    let (ranks, reduce) = (config.training.workers, config.training.reduce);
     let measured = tokio::task::spawn_blocking(move || {
         let samples = training_samples(&engine, shape)?;
         let batch: Vec<&Sample> = samples.iter().collect();
-        let mut trainer = Trainer::open(&engine, &lora, None)?;
+        let mut workers = workers(ranks, reduce)?;
+        let beside = Beside { workers: workers.as_mut(), ..Beside::default() };
+        let mut trainer = Trainer::open_beside(&engine, &lora, None, beside)?;
         let optimizer = Optimizer {
             learning_rate: 1e-4,
             beta1: 0.9,

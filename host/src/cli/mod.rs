@@ -16,12 +16,13 @@ pub mod rollout;
 use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use reef_core::{InvalidName, ReleaseId, ScenarioName};
+use reef_engine::TrainingDevice;
 use reef_sandbox::{Compiler, Sandbox, SandboxConfig};
+use rustix::process::setpriority_process;
 use serde_json::Value;
 
 use crate::bench;
@@ -31,6 +32,7 @@ use crate::config::{Config, print_config};
 use crate::demo;
 use crate::error::StartError;
 use crate::host;
+use crate::jobs::training_section::WORKER_COMMAND;
 use crate::telemetry::{LogFormat, Telemetry};
 
 /// A server that makes agents learn from their own use.
@@ -101,6 +103,9 @@ enum Command {
         after_help = "Exit code 0: the step is the same; 1: it differs.\nExample:\n  reef replay --scenario my-agent 7"
     )]
     Replay(replay::ReplayArgs),
+    /// Train with the server that started this process; its instructions come on standard input.
+    #[command(name = WORKER_COMMAND, hide = true)]
+    TrainWorker,
 }
 
 #[derive(Debug, Args)]
@@ -189,6 +194,12 @@ struct BenchArgs {
     /// Threads of a forward pass; 0 = all cores.
     #[arg(long, default_value_t = 0)]
     threads: usize,
+    /// With --training: processes that compute each batch together, this one included.
+    #[arg(long, default_value_t = 1, requires = "training")]
+    workers: usize,
+    /// With --training: auto, cpu or cuda:N.
+    #[arg(long, default_value_t = TrainingDevice::Cpu, requires = "training")]
+    device: TrainingDevice,
     /// Only the figures of the store; needs no model.
     #[arg(long, conflicts_with_all = ["sandbox", "swap_seconds", "training"])]
     store: bool,
@@ -216,13 +227,18 @@ struct Remote {
     url: String,
 }
 
+/// Exit code of what has no other.
+const FAILURE: u8 = 1;
+/// How far a process that trains with a server steps back behind those that serve, from 0 to 19.
+const WORKER_NICENESS: i32 = 19;
+
 /// Runs a command to its exit code; errors go to standard error as one sentence.
-pub fn run(cli: Cli) -> ExitCode {
+pub fn run(cli: Cli) -> u8 {
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
             eprintln!("reef: the runtime cannot start: {error}");
-            return ExitCode::FAILURE;
+            return FAILURE;
         }
     };
     let result = runtime.block_on(async {
@@ -239,17 +255,24 @@ pub fn run(cli: Cli) -> ExitCode {
             Command::Native(args) => native::run(args).await,
             Command::Recipe { command } => recipe::run(command).await,
             Command::Replay(args) => replay::run(args).await,
+            Command::TrainWorker => train_worker(),
         }
     });
     // Blocking threads (a training step that was cut off) must not keep the process alive.
     runtime.shutdown_background();
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => 0,
         Err(error) => {
             eprintln!("reef: {error}");
             error.exit_code()
         }
     }
+}
+
+fn train_worker() -> Result<(), StartError> {
+    // Without it the worker only disturbs more.
+    let _ = setpriority_process(None, WORKER_NICENESS);
+    reef_engine::train::work().map_err(|error| StartError::Other(format!("a training worker: {error}")))
 }
 
 async fn serve(args: ServeArgs) -> Result<(), StartError> {
@@ -349,6 +372,8 @@ async fn run_bench(args: BenchArgs) -> Result<(), StartError> {
     let runs = usize::from(args.runs);
     config.store.postgres_env = args.postgres_env;
     config.engine.threads = args.threads;
+    (config.training.workers, config.training.device) = (args.workers, args.device);
+    config.training.check().map_err(StartError::Config)?;
     let results = match (args.sandbox, args.store, args.training, args.swap_seconds) {
         (true, ..) => bench::sandbox_only(&config, &guests, runs).await?,
         (_, true, ..) => bench::store_only(&config, runs, args.records).await?,

@@ -135,6 +135,7 @@ fn alarms(scenario: &Scenario, leading: &LearnerStatus, learns: bool) -> Vec<Str
             alarms.push("the recipe is quarantined".to_owned());
         }
         alarms.extend(learner.regression);
+        alarms.extend(learner.training);
     }
     alarms
 }

@@ -202,7 +202,10 @@ impl<'a> Walk<'a> {
         let (engine, held_out) = engine_parts(wanted, &folder, &model, &recipe).await?;
         let lora = wanted.config.engine.lora;
         let proposer = match engine.clone().filter(|_| wanted.train) {
-            Some(engine) => Some(Proposer::new(engine, lora, folder.policies(&wanted.config).await?)?),
+            Some(engine) => Some({
+                let (named, ranks) = (folder.policies(&wanted.config).await?, wanted.config.training.workers);
+                Proposer::new(engine, lora, named, ranks)?
+            }),
             None => None,
         };
         let verifiers = verifiers::load(&sandbox, None, &wanted.config).await?;
@@ -336,7 +339,7 @@ impl<'a> Walk<'a> {
             let files = self.folder.files(&step.parent).await?;
             let all = (0..u32::try_from(batch.len()).unwrap_or(0)).collect();
             let call = Call { state: self.state.clone(), ..self.call(&step, &Arc::new(batch), all) };
-            let proposed = proposer.propose(&self.recipe, call, files).await;
+            let proposed = proposer.propose(&self.recipe, call, (step.parent.clone(), files)).await;
             let critic = proposed.critic();
             step.metrics.extend(proposed.outcome.metrics);
             match proposed.outcome.result {

@@ -22,6 +22,7 @@ pub fn environment(
         model: engine.info().sha256.clone(),
         context: engine.info().context_length as u64,
         threads: engine.threads() as u64,
+        workers: 1,
         share,
         lora: json!(lora),
         sandbox: json!(sandbox),

@@ -15,6 +15,7 @@ use serde::Serialize;
 use super::gate_candidate::{Gated, gate_candidate, gated};
 use super::guest_reads::GuestReads;
 use super::harness_step::REVIEWED;
+use super::invariants;
 use super::learn_scenario::{chosen, seed, state_of};
 use super::named_policies::{self, NamedPolicies, bindings};
 use super::rerun::{Folder, Proposer, engine, load, sandbox};
@@ -258,7 +259,11 @@ impl Replay {
         let playback = Playback::new(self.transcript.calls.clone());
         let mut call = self.call(&samples, state_of(&self.inputs));
         call.models = Some(Box::new(playback.clone()));
-        let proposed = proposer.propose(&self.recipe, call, files).await;
+        let proposed = proposer.propose(&self.recipe, call, (self.step.parent.clone(), files)).await;
+        // Steps of versions that did not measure it have nothing to compare.
+        if self.step.metrics.keys().any(|name| name.starts_with(invariants::PREFIX)) {
+            self.metrics.extend(proposed.invariants.figures(&samples));
+        }
         let critic = proposed.critic();
         let checkpoints = proposed.checkpoints;
         let decision = match self.take(proposed.outcome) {
@@ -301,7 +306,8 @@ impl Replay {
                 self.notes.push(format!("{what} was {was} and is {is}: a difference may come from that"));
             }
         }
-        Proposer::new(engine, lora, named)
+        let ranks = usize::try_from(environment.workers).unwrap_or_default();
+        Proposer::new(engine, lora, named, ranks)
     }
 
     /// The call that judges: on the state that the proposal left, and with what was heard in the step.

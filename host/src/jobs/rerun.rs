@@ -6,15 +6,17 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use reef_core::{ReleaseId, ScenarioName, TenantId};
-use reef_engine::train::CRITIC_FILE;
+use reef_engine::train::{CRITIC_FILE, Transport};
 use reef_engine::{Engine, EngineError, LoraConfig};
 use reef_release::ReleaseRepo;
 use reef_sandbox::{Call, Compiler, Grants, Outcome, Proposal, Recipe, Sandbox, SandboxConfig};
 use reef_store::{Scenario, Store};
 
+use super::invariants::Invariants;
 use super::named_policies::{self, NamedPolicies};
 use super::run_step::CRITIC_STATE;
 use super::trainer_thread::{Abort, Files, Start, StepTraining, TrainerThread};
+use super::training_section::workers;
 use crate::config::Config;
 use crate::error::StartError;
 use crate::host::engine_config;
@@ -108,6 +110,8 @@ pub struct Proposed {
     pub outcome: Outcome<Proposal>,
     /// Checkpoints by candidate handle.
     pub checkpoints: Vec<Files>,
+    /// What the trainer said.
+    pub invariants: Invariants,
 }
 
 impl Proposed {
@@ -119,15 +123,15 @@ impl Proposed {
 }
 
 impl Proposer {
-    /// `lora`: shape of a fresh adapter; `named`: see `Folder::policies`.
-    pub fn new(engine: Engine, lora: LoraConfig, named: Arc<NamedPolicies>) -> Result<Self, StartError> {
-        let trainer = TrainerThread::start()
+    /// `lora`: shape of a fresh adapter; `named`: see `Folder::policies`; `ranks`: processes that train together.
+    pub fn new(engine: Engine, lora: LoraConfig, named: Arc<NamedPolicies>, ranks: usize) -> Result<Self, StartError> {
+        let trainer = TrainerThread::start(workers(ranks, Transport::Tcp)?)
             .map_err(|error| StartError::Other(format!("the trainer thread cannot start: {error}")))?;
         Ok(Self { engine, lora, trainer, named })
     }
 
     /// Calls `propose-update` with a trainer on the files of a release; `call` comes without one, with the whole state.
-    pub async fn propose(&self, recipe: &Recipe, mut call: Call, mut files: Files) -> Proposed {
+    pub async fn propose(&self, recipe: &Recipe, mut call: Call, (release, mut files): (ReleaseId, Files)) -> Proposed {
         // The critic learns in steps that release nothing too, so the scenario's own is newer than the release's.
         if let Some(critic) = call.state.get(CRITIC_STATE) {
             files.retain(|(path, _)| path != CRITIC_FILE);
@@ -143,13 +147,16 @@ impl Proposer {
             share: 1.0,
             held_out: Arc::default(),
             named: Arc::clone(&self.named),
+            release,
         };
+        let invariants = Invariants::default();
         let checkpoints: Arc<Mutex<Vec<Files>>> = Arc::default();
         let samples = Arc::clone(&call.samples);
-        let training = StepTraining::new(self.trainer.clone(), start, samples, abort, Arc::clone(&checkpoints));
+        let left = (Arc::clone(&checkpoints), invariants.clone());
+        let training = StepTraining::new(self.trainer.clone(), start, samples, abort, left);
         call.training = Some(Box::new(training));
         let outcome = recipe.propose_update(call).await;
         let checkpoints = std::mem::take(&mut *checkpoints.lock().unwrap_or_else(PoisonError::into_inner));
-        Proposed { outcome, checkpoints }
+        Proposed { outcome, checkpoints, invariants }
     }
 }

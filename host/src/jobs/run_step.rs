@@ -24,6 +24,7 @@ use super::exchange_recipe::Exchange;
 use super::gate_candidate::{CANDIDATE, Gated, SERVED, gate_candidate, gated};
 use super::harness_step::run_harness_step;
 use super::held_out::{Binding, HeldOut, Measured, ScoreCache, Spent, StepModels};
+use super::invariants::{self, Alarm, Invariants};
 use super::named_policies;
 pub use super::step_context::{context, context_outside, guest_state, record_call, recorded_state};
 use super::step_context::{overlaid, transcript};
@@ -137,9 +138,11 @@ pub async fn run_step(workshop: &Workshop, work: Work) -> Result<Ended, StepErro
         recorder: Recorder::default(),
         spent: Spent::default(),
         gate: None,
+        invariants: Invariants::default(),
     };
     let decided = run.decide().await;
     watchdog.abort();
+    run.watch();
     let decided = if run.abort.guest().is_cancelled() { overdue(decided, workshop.step_max) } else { decided };
     run.work.step.metrics.insert("step_seconds".to_owned(), began.elapsed().as_secs_f64());
     run.commit(decided).await
@@ -163,6 +166,7 @@ struct Run<'a> {
     recorder: Recorder,
     spent: Spent,
     gate: Option<Gate>,
+    invariants: Invariants,
 }
 
 /// What the recipe and the gate want, before anything is committed.
@@ -220,14 +224,28 @@ impl Run<'_> {
             share: self.workshop.share,
             held_out: Arc::clone(&self.work.held_out.0),
             named,
+            release: self.work.step.parent.clone(),
         };
         Ok(StepTraining::new(
             self.workshop.trainer.clone(),
             start,
             Arc::clone(&self.work.samples),
             self.abort.clone(),
-            Arc::clone(&self.checkpoints),
+            (Arc::clone(&self.checkpoints), self.invariants.clone()),
         ))
+    }
+
+    /// Stores what must hold in every step, and tells an operator where it does not.
+    fn watch(&mut self) {
+        let (step, samples) = (&mut self.work.step, &self.work.samples);
+        step.metrics.extend(self.invariants.figures(samples));
+        let alarms = invariants::alarms(step.step, &step.metrics);
+        invariants::publish(&step.metrics, samples, &alarms);
+        for Alarm { invariant, told } in &alarms {
+            tracing::warn!(scenario = %self.work.scenario.key.1, invariant, told, "step.alarm");
+        }
+        let told = alarms.into_iter().map(|alarm| alarm.told).collect();
+        self.work.scenario.side(Surface::Weights).set_status(|status| status.training = told);
     }
 
     /// The models of a call, of which one is the candidate where there is one. What the step hears from them is one

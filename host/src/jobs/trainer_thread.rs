@@ -3,21 +3,30 @@
 //! which is never the serving runtime. Handles die with the step.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, mpsc};
+use std::time::Duration;
 
-use reef_core::{Alternatives, Sample};
-use reef_engine::train::{TrainControl, Trainer};
+use reef_core::{Alternatives, ReleaseId, Sample};
+use reef_engine::train::{Beside, TrainControl, Trainer, Workers};
 use reef_engine::{Engine, EngineError, LoraConfig};
 use reef_sandbox::{Cancel, Optimizer, Policy, PoolSample, Term, Training, TrainingError};
 
 use super::held_out::HeldOut;
+use super::invariants::Invariants;
 use super::named_policies::NamedPolicies;
 use super::training_terms::{self, Names};
 
 /// Files of a release or a checkpoint.
 pub type Files = Vec<(String, Vec<u8>)>;
 
-type Job = Box<dyn FnOnce(&mut BTreeMap<u32, Trainer>) + Send>;
+type Job = Box<dyn FnOnce(&mut Desk) + Send>;
+
+/// What the thread owns.
+struct Desk {
+    trainers: BTreeMap<u32, Trainer>,
+    /// Who trains with it.
+    workers: Option<Workers>,
+}
 
 /// Calls waiting for the thread; one step runs at a time, so more than a few are a bug.
 const QUEUE_MAX: usize = 4;
@@ -30,32 +39,94 @@ const CHECKPOINTS_MAX: usize = 4;
 #[derive(Debug, Clone)]
 pub struct TrainerThread {
     jobs: mpsc::SyncSender<Job>,
+    end: Arc<End>,
+}
+
+/// How the thread ends before its last handle is gone.
+#[derive(Debug, Default)]
+struct End {
+    state: Mutex<EndState>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct EndState {
+    asked: bool,
+    ended: bool,
+    /// Of the trainers of the running step.
+    trainers: Vec<TrainControl>,
+}
+
+impl End {
+    fn state(&self) -> std::sync::MutexGuard<'_, EndState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn watch(&self, control: TrainControl, first: bool) {
+        let mut state = self.state();
+        if state.asked {
+            control.cancel();
+        }
+        if first {
+            state.trainers.clear();
+        }
+        state.trainers.push(control);
+    }
+}
+
+/// Tells that the thread has ended, however it does.
+struct Ended(Arc<End>);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        self.0.state().ended = true;
+        self.0.changed.notify_all();
+    }
 }
 
 impl TrainerThread {
-    /// Starts the thread.
-    pub fn start() -> std::io::Result<Self> {
+    /// Starts the thread; `workers` train with it.
+    pub fn start(workers: Option<Workers>) -> std::io::Result<Self> {
         let (jobs, queue) = mpsc::sync_channel::<Job>(QUEUE_MAX);
+        let end = Arc::new(End::default());
+        let ended = Ended(Arc::clone(&end));
         std::thread::Builder::new().name("reef-trainer".to_owned()).spawn(move || {
-            let mut trainers = BTreeMap::new();
-            while let Ok(job) = queue.recv() {
+            let ended = ended;
+            let mut desk = Desk { trainers: BTreeMap::new(), workers };
+            while let Ok(job) = queue.recv()
+                && !ended.0.state().asked
+            {
                 // A panic in one job must not end training for every scenario.
-                if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| job(&mut trainers))).is_err() {
+                if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| job(&mut desk))).is_err() {
                     tracing::error!("trainer.panic");
-                    trainers.clear();
+                    desk.trainers.clear();
                 }
             }
         })?;
-        Ok(Self { jobs })
+        Ok(Self { jobs, end })
+    }
+
+    /// Aborts what the thread does and ends it; false when it still computed after so long. Whoever waits for the
+    /// thread hears that it stopped.
+    pub fn stop(&self, wait_max: Duration) -> bool {
+        {
+            let mut state = self.end.state();
+            state.asked = true;
+            state.trainers.iter().for_each(TrainControl::cancel);
+        }
+        // Wakes a thread that waits; one whose queue is full looks up by itself.
+        let _ = self.jobs.try_send(Box::new(|_| {}));
+        let waited = self.end.changed.wait_timeout_while(self.end.state(), wait_max, |state| !state.ended);
+        waited.unwrap_or_else(PoisonError::into_inner).0.ended
     }
 
     fn call<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&mut BTreeMap<u32, Trainer>) -> Result<T, TrainingError> + Send + 'static,
+        work: impl FnOnce(&mut Desk) -> Result<T, TrainingError> + Send + 'static,
     ) -> Result<T, TrainingError> {
         let stopped = || TrainingError::Other("the trainer thread stopped".to_owned());
         let (reply, answer) = mpsc::sync_channel(1);
-        let job: Job = Box::new(move |trainers| drop(reply.send(work(trainers))));
+        let job: Job = Box::new(move |desk| drop(reply.send(work(desk))));
         self.jobs.send(job).map_err(|_| stopped())?;
         answer.recv().map_err(|_| stopped())?
     }
@@ -105,6 +176,8 @@ pub struct Start {
     pub held_out: Arc<HeldOut>,
     /// Policies that recipes name.
     pub named: Arc<NamedPolicies>,
+    /// The head release.
+    pub release: ReleaseId,
 }
 
 /// The `training` capability of one step.
@@ -118,18 +191,19 @@ pub struct StepTraining {
     abort: Abort,
     opened: u32,
     checkpoints: Arc<Mutex<Vec<Files>>>,
+    invariants: Invariants,
 }
 
 impl StepTraining {
-    /// `checkpoints` receives what the recipe freezes; candidate handle = index.
+    /// `checkpoints` receives what the recipe freezes; candidate handle = index. `invariants` hears of every batch.
     pub fn new(
         thread: TrainerThread,
         start: Start,
         samples: Arc<Vec<PoolSample>>,
         abort: Abort,
-        checkpoints: Arc<Mutex<Vec<Files>>>,
+        (checkpoints, invariants): (Arc<Mutex<Vec<Files>>>, Invariants),
     ) -> Self {
-        Self { thread, start, samples, derived: Vec::new(), abort, opened: 0, checkpoints }
+        Self { thread, start, samples, derived: Vec::new(), abort, opened: 0, checkpoints, invariants }
     }
 
     /// What terms refer to.
@@ -145,9 +219,11 @@ impl StepTraining {
     ) -> Result<T, TrainingError> {
         let (samples, derived) = (Arc::clone(&self.samples), self.derived.clone());
         let items = items.to_vec();
-        self.thread.call(move |trainers| {
-            let trainer =
-                trainers.get_mut(&trainer).ok_or_else(|| TrainingError::Other(format!("trainer {trainer} is gone")))?;
+        self.thread.call(move |desk| {
+            let trainer = desk
+                .trainers
+                .get_mut(&trainer)
+                .ok_or_else(|| TrainingError::Other(format!("trainer {trainer} is gone")))?;
             let batch = items.iter().map(|item| training_terms::sample(&samples, &derived, *item));
             let batch = batch.collect::<Result<Vec<&Sample>, _>>()?;
             work(trainer, &batch).map_err(refusal)
@@ -169,19 +245,22 @@ impl Training for StepTraining {
             return Err(TrainingError::Budget(format!("a step opens at most {TRAINERS_MAX} trainers")));
         }
         let (start, abort, handle) = (self.start.clone(), self.abort.clone(), self.opened);
-        self.thread.call(move |trainers| {
+        let end = Arc::clone(&self.thread.end);
+        self.thread.call(move |desk| {
             if handle == 0 {
-                trainers.clear();
+                desk.trainers.clear();
             }
+            let control = TrainControl::default();
+            control.set_share(start.share).map_err(refusal)?;
+            abort.watch(control.clone());
+            end.watch(control.clone(), handle == 0);
             let files = (!start.files.is_empty()).then_some(start.files.as_slice());
-            let mut trainer = Trainer::open(&start.engine, &start.lora, files).map_err(refusal)?;
+            let beside = Beside { release: Some(start.release), workers: desk.workers.as_mut(), control };
+            let mut trainer = Trainer::open_beside(&start.engine, &start.lora, files, beside).map_err(refusal)?;
             for (_, files) in &start.named.releases {
                 trainer.add_policy(files).map_err(refusal)?;
             }
-            let control = trainer.control();
-            control.set_share(start.share).map_err(refusal)?;
-            abort.watch(control);
-            trainers.insert(handle, trainer);
+            desk.trainers.insert(handle, trainer);
             Ok(())
         })?;
         self.opened += 1;
@@ -217,7 +296,9 @@ impl Training for StepTraining {
         optimizer: Optimizer,
     ) -> Result<BTreeMap<String, f64>, TrainingError> {
         let (terms, optimizer) = (training_terms::terms(terms, &self.names())?, training_terms::optimizer(optimizer));
-        self.on(trainer, items, move |trainer, batch| trainer.train(batch, &terms, &optimizer))
+        let told = self.on(trainer, items, move |trainer, batch| trainer.train(batch, &terms, &optimizer))?;
+        self.invariants.observe(trainer, &told, true);
+        Ok(told)
     }
 
     fn forward_backward(
@@ -227,7 +308,9 @@ impl Training for StepTraining {
         terms: Vec<Term>,
     ) -> Result<BTreeMap<String, f64>, TrainingError> {
         let terms = training_terms::terms(terms, &self.names())?;
-        self.on(trainer, items, move |trainer, batch| trainer.forward_backward(batch, &terms))
+        let told = self.on(trainer, items, move |trainer, batch| trainer.forward_backward(batch, &terms))?;
+        self.invariants.observe(trainer, &told, false);
+        Ok(told)
     }
 
     fn backward(
@@ -241,7 +324,9 @@ impl Training for StepTraining {
 
     fn optimizer_step(&mut self, trainer: u32, optimizer: Optimizer) -> Result<BTreeMap<String, f64>, TrainingError> {
         let optimizer = training_terms::optimizer(optimizer);
-        self.on(trainer, &[], move |trainer, _| trainer.optimizer_step(&optimizer))
+        let told = self.on(trainer, &[], move |trainer, _| trainer.optimizer_step(&optimizer))?;
+        self.invariants.moved(trainer);
+        Ok(told)
     }
 
     fn update_ema(&mut self, trainer: u32, rate: f64) -> Result<(), TrainingError> {
@@ -278,13 +363,14 @@ impl Training for StepTraining {
 impl Drop for StepTraining {
     fn drop(&mut self) {
         // The memory of the trainers goes back as soon as the step ends; a dead thread has none.
-        let _ = self.thread.jobs.try_send(Box::new(BTreeMap::clear));
+        let _ = self.thread.jobs.try_send(Box::new(|desk| desk.trainers.clear()));
     }
 }
 
-/// A sample with another prompt, another response or both; a new response is all action tokens without log-probs.
+/// A sample with another prompt, another response or both; a new response is all action tokens without log-probs. It
+/// is no record any more, so that nobody takes its log-probs for those of serving.
 fn derived(source: &Sample, prompt: Option<Vec<u32>>, response: Option<Vec<u32>>) -> Sample {
-    let mut sample = source.clone();
+    let mut sample = Sample { records: Vec::new(), ..source.clone() };
     let trajectory = &mut sample.trajectory;
     let (own_prompt, own_response) = trajectory.tokens.split_at(trajectory.prompt_length.min(trajectory.tokens.len()));
     let prompt = prompt.unwrap_or_else(|| own_prompt.to_vec());

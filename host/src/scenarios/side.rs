@@ -20,6 +20,8 @@ pub struct LearnerStatus {
     pub last_error: Option<String>,
     /// What a check of the head found; cleared by the next one that finds nothing.
     pub regression: Option<String>,
+    /// What did not hold in the last step that trained.
+    pub training: Vec<String>,
     /// Held-out tasks that measure candidates; none = releases are not measured.
     pub held_out: usize,
     /// Milliseconds since the epoch until which the recipe is quarantined.

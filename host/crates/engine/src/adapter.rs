@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rand::{RngExt, SeedableRng, rngs::ChaCha12Rng};
 use reef_cpu::{Factors, Network};
-use tch::{Kind, Tensor, no_grad};
+use tch::{Device, Kind, TchError, Tensor, no_grad};
 
 use crate::error::EngineError;
 use crate::lora_config::LoraConfig;
@@ -30,7 +30,7 @@ pub struct Pair {
 impl Pair {
     /// Of a layer that carries none.
     pub(crate) fn none([input, output]: [i64; 2]) -> Result<Self, EngineError> {
-        let empty = |shape: [i64; 2]| Tensor::f_zeros(shape, (Kind::Float, tch::Device::Cpu));
+        let empty = |shape: [i64; 2]| Tensor::f_zeros(shape, (Kind::Float, Device::Cpu));
         Ok(Self { a: empty([0, input])?, b: empty([output, 0])? })
     }
 
@@ -66,7 +66,7 @@ impl LayerLora {
     }
 }
 
-/// An adapter whose tensors may carry gradients. f32, on the CPU.
+/// An adapter whose tensors may carry gradients. f32; made on the processor.
 #[derive(Debug)]
 pub struct Lora {
     /// Rank r.
@@ -94,7 +94,7 @@ impl Lora {
             let values: Vec<f32> =
                 (0..config.rank * input).map(|_| (generator.random::<f32>() * 2.0 - 1.0) * bound).collect();
             let a = Tensor::f_from_slice(&values)?.f_view([config.rank, input])?;
-            Ok(Pair { a, b: Tensor::f_zeros([output, config.rank], (Kind::Float, tch::Device::Cpu))? })
+            Ok(Pair { a, b: Tensor::f_zeros([output, config.rank], (Kind::Float, Device::Cpu))? })
         })
     }
 
@@ -157,7 +157,16 @@ impl Lora {
 
     /// A deep copy without gradients.
     pub fn duplicate(&self) -> Result<Self, EngineError> {
-        let copy = |tensor: &Tensor| no_grad(|| tensor.f_detach_copy());
+        self.with(&|tensor| no_grad(|| tensor.f_detach_copy()))
+    }
+
+    /// The same on a device.
+    pub(crate) fn on(&self, device: Device) -> Result<Self, EngineError> {
+        self.with(&|tensor| no_grad(|| tensor.f_detach()?.f_to_device(device)))
+    }
+
+    /// Every tensor through `copy`.
+    fn with(&self, copy: &dyn Fn(&Tensor) -> Result<Tensor, TchError>) -> Result<Self, EngineError> {
         let pair = |pair: &Pair| Ok::<_, EngineError>(Pair { a: copy(&pair.a)?, b: copy(&pair.b)? });
         let layer = |layer: &LayerLora| {
             Ok::<_, EngineError>(LayerLora {

@@ -16,6 +16,7 @@ use crate::adapter::Lora;
 use crate::adapter::{Adapter, PAIRS};
 use crate::chat::{ChatTemplate, Conversation, Variables, counted};
 use crate::checkpoint::{Checkpoint, unsupported};
+use crate::device::TrainingDevice;
 use crate::error::EngineError;
 use crate::guide::{Constraint, Guide, Vocabulary};
 use crate::lora_config::LoraConfig;
@@ -51,6 +52,8 @@ pub struct EngineConfig {
     pub cache_bytes_max: usize,
     /// How fresh adapters are made.
     pub lora: LoraConfig,
+    /// Where training computes.
+    pub training_device: TrainingDevice,
 }
 
 /// What was loaded.
@@ -295,7 +298,7 @@ impl Engine {
         tch::no_grad(|| {
             let model = self.model()?;
             let hidden_btd = model.hidden_train(&Tensor::f_from_slice(&ids)?.f_unsqueeze(0)?, None)?;
-            let logits_v = model.logits(&hidden_btd.f_select(1, -1)?)?;
+            let logits_v = model.logits(&hidden_btd.f_select(1, -1)?)?.f_to_device(tch::Device::Cpu)?;
             let mut values = vec![0f32; logits_v.numel()];
             logits_v.f_copy_data(&mut values, logits_v.numel())?;
             Ok(values)
@@ -356,7 +359,9 @@ impl Engine {
             let problem = "it was replaced while the server ran; restart the server to serve and train the new one";
             return Err(unsupported(&self.0.config.model, problem));
         }
-        let read = Arc::new(Model::load(&checkpoint, self.0.shape.clone())?);
+        let device = self.0.config.training_device.ready()?;
+        let read = Arc::new(Model::load(&checkpoint, self.0.shape.clone(), device)?);
+        tracing::info!(?device, "the weights that train are read");
         Ok(Arc::clone(self.0.model.get_or_init(|| read)))
     }
 

@@ -59,6 +59,14 @@ pub enum EngineError {
         /// What happened, and what helps.
         problem: String,
     },
+    /// A device cannot be computed on.
+    #[error("device {device}: {problem}")]
+    Device {
+        /// As it is configured.
+        device: String,
+        /// What is missing, and what helps.
+        problem: String,
+    },
     /// The caller ended a long operation.
     #[error("cancelled")]
     Cancelled,

@@ -1,6 +1,6 @@
 //! Tensors and files that several threads read and nobody writes.
-//! The model, the prepared adapters and the mapped model file are built from these. It is the only place of
-//! the crate with `unsafe`: tch marks tensors as not shareable because they can be written in place.
+//! The model, the prepared adapters and the mapped model file are built from these: tch marks tensors as not
+//! shareable, because they can be written in place.
 #![expect(
     unsafe_code,
     reason = "sharing tensors between threads and mapping files need it; each block says why it is sound"

@@ -10,6 +10,7 @@ mod batch;
 mod chat;
 mod checkpoint;
 mod control;
+mod device;
 mod engine;
 mod error;
 mod frozen;
@@ -34,6 +35,7 @@ pub mod train;
 
 pub use adapter::{Adapter, LayerLora, Lora, Pair};
 pub use chat::{ChatCall, ChatTurn, Conversation, MESSAGES_MAX, Variables};
+pub use device::TrainingDevice;
 pub use engine::{Engine, EngineConfig, EngineStats, ModelInfo, ServingLoad};
 pub use error::EngineError;
 pub use frozen::Frozen;

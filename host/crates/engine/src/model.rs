@@ -138,22 +138,27 @@ pub struct Model {
 }
 
 impl Model {
-    /// Reads and fuses the weights; `config` is the checkpoint's, perhaps with fewer positions.
-    pub(crate) fn load(checkpoint: &Checkpoint, config: ModelConfig) -> Result<Self, EngineError> {
-        let layers =
-            (0..config.layers).map(|index| Layer::load(checkpoint, &config, index)).collect::<Result<_, _>>()?;
+    /// Reads and fuses the weights onto a device; `config` is the checkpoint's, perhaps with fewer positions.
+    pub(crate) fn load(checkpoint: &Checkpoint, config: ModelConfig, device: Device) -> Result<Self, EngineError> {
+        let source = Source { checkpoint, device };
+        let layers = (0..config.layers).map(|index| Layer::load(&source, &config, index)).collect::<Result<_, _>>()?;
         let table = [config.vocabulary, config.hidden_size];
-        let head = if config.tied { None } else { Some(Frozen::new(checkpoint.tensor("lm_head.weight", &table)?)?) };
+        let head = if config.tied { None } else { Some(Frozen::new(source.tensor("lm_head.weight", &table)?)?) };
         let (rope_cos, rope_sin) = rope_tables(&config)?;
         Ok(Self {
-            embedding: Frozen::new(checkpoint.tensor("model.embed_tokens.weight", &table)?)?,
-            norm: Frozen::new(checkpoint.tensor("model.norm.weight", &[config.hidden_size])?)?,
+            embedding: Frozen::new(source.tensor("model.embed_tokens.weight", &table)?)?,
+            norm: Frozen::new(source.tensor("model.norm.weight", &[config.hidden_size])?)?,
             layers,
             head,
-            rope_cos: Frozen::new(rope_cos)?,
-            rope_sin: Frozen::new(rope_sin)?,
+            rope_cos: Frozen::new(rope_cos.f_to_device(device)?)?,
+            rope_sin: Frozen::new(rope_sin.f_to_device(device)?)?,
             config,
         })
+    }
+
+    /// Where it computes.
+    pub fn device(&self) -> Device {
+        self.embedding.device()
     }
 
     /// Random weights of a small shape, for tests of code that needs some model.
@@ -205,8 +210,8 @@ impl Model {
     /// Hidden states after the final norm, `[b, t, d]`, of right-padded `tokens_bt` (int64), see `hidden`.
     pub fn hidden_train(&self, tokens_bt: &Tensor, adapter: Option<&Lora>) -> Result<Tensor, EngineError> {
         let (b, t) = tokens_bt.size2()?;
-        let none = Tensor::f_zeros([0], (Kind::Int64, Device::Cpu))?;
-        let sequences = Sequences { prefix_p: none, rest_bs: tokens_bt.shallow_clone() };
+        let none = Tensor::f_zeros([0], (Kind::Int64, self.device()))?;
+        let sequences = Sequences { prefix_p: none, rest_bs: tokens_bt.f_to_device(self.device())? };
         Ok(self.hidden(&sequences, adapter)?.f_view([b, t, self.config.hidden_size])?)
     }
 
@@ -244,6 +249,18 @@ impl Model {
     }
 }
 
+/// Where weights come from and where they go.
+struct Source<'a> {
+    checkpoint: &'a Checkpoint,
+    device: Device,
+}
+
+impl Source<'_> {
+    fn tensor(&self, name: &str, shape: &[i64]) -> Result<Tensor, EngineError> {
+        Ok(self.checkpoint.tensor(name, shape)?.f_to_device(self.device)?)
+    }
+}
+
 /// Sequences that begin alike: their beginning once, and the rest of each, right-padded.
 #[derive(Debug)]
 pub struct Sequences {
@@ -260,7 +277,7 @@ impl Sequences {
         // The rest of a row sees the whole beginning, and of itself what is not after it.
         let sees_sk = match p {
             0 => None,
-            p => Some(Tensor::f_ones([s, p + s], (Kind::Bool, Device::Cpu))?.f_tril(p)?),
+            p => Some(Tensor::f_ones([s, p + s], (Kind::Bool, self.rest_bs.device()))?.f_tril(p)?),
         };
         Ok(Spans { p, b, s, sees_sk })
     }
@@ -341,7 +358,7 @@ fn rope_tables(config: &ModelConfig) -> Result<(Tensor, Tensor), EngineError> {
 /// x · Wᵀ of a frozen weight, through oneDNN: libtorch's own choice for f32 is MKL, which is half as fast on
 /// processors of other makers (measured on AMD, one to 512 rows, forward and backward).
 fn linear(x: &Tensor, weight: &Tensor) -> Result<Tensor, EngineError> {
-    if !tch::utils::has_mkldnn() {
+    if x.device() != Device::Cpu || !tch::utils::has_mkldnn() {
         return Ok(x.f_linear(weight, None::<&Tensor>)?);
     }
     Ok(x.f_to_mkldnn(None)?.f_mkldnn_linear(weight, None::<&Tensor>)?.f_to_dense(None, false)?)
@@ -374,7 +391,7 @@ fn lora_delta(x: &Tensor, pairs: &[&Pair], scale: f64) -> Result<Option<Tensor>,
 }
 
 impl Layer {
-    fn load(checkpoint: &Checkpoint, config: &ModelConfig, index: usize) -> Result<Self, EngineError> {
+    fn load(checkpoint: &Source<'_>, config: &ModelConfig, index: usize) -> Result<Self, EngineError> {
         let [q, k, v, o, gate, up, down] = config.linear_shapes();
         let norm = |name: &str| {
             Frozen::new(checkpoint.tensor(&format!("model.layers.{index}.{name}.weight"), &[config.hidden_size])?)

@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 use serde::{Deserialize, Serialize};
-use tch::Tensor;
+use tch::{Device, Tensor};
 
 use crate::adapter::{Lora, PAIRS, Pair, PlainLayer, PlainPair, scale};
 use crate::error::EngineError;
@@ -122,7 +122,11 @@ impl Lora {
                 for (factor, tensor) in [("A", &pair.a), ("B", &pair.b)] {
                     let (rows, columns) = tensor.size2()?;
                     let mut bytes = vec![0u8; tensor.numel() * size_of::<f32>()];
-                    tensor.f_detach()?.f_contiguous()?.f_copy_data_u8(&mut bytes, tensor.numel())?;
+                    tensor
+                        .f_detach()?
+                        .f_to_device(Device::Cpu)?
+                        .f_contiguous()?
+                        .f_copy_data_u8(&mut bytes, tensor.numel())?;
                     matrices.push((
                         tensor_name(index, module, factor),
                         [rows, columns].map(|size| size.unsigned_abs() as usize),

@@ -78,6 +78,8 @@ pub struct Environment {
     pub context: u64,
     /// Threads of a tensor operation.
     pub threads: u64,
+    /// Processes that computed each batch together; 0 in what earlier versions recorded: one.
+    pub workers: u64,
     /// Share of wall time that training had while requests ran.
     pub share: f64,
     /// Shape of a fresh adapter.

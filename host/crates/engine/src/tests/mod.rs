@@ -26,6 +26,7 @@ fn model_path() -> PathBuf {
 
 fn config(model: PathBuf) -> EngineConfig {
     EngineConfig {
+        training_device: crate::TrainingDevice::Cpu,
         model,
         threads: 2,
         batch_max: 8,

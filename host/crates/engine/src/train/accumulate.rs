@@ -34,7 +34,7 @@ pub(super) fn accumulate_terms(
     batch: &Batch<'_>,
     plan: &Plan<'_>,
 ) -> Result<Tally, EngineError> {
-    let mut tally = Tally::new()?;
+    let mut tally = Tally::new(batch.bounds.device)?;
     passes.each_micro_batch_of_ours(batch, |columns, first| {
         let hidden_nd = passes.hidden(Some(&policies.current), &columns.layout)?;
         let pass = Pass { passes, policies, columns, hidden_nd };
@@ -150,7 +150,11 @@ impl<'a> TermColumns<'a> {
             }
             Planned::TopK(what) => Cut::TopK(TopKColumns::cut(what, references.teacher(what.teacher)?, pass)?),
         };
-        Ok(Self { factor: term.factor, shares_n: Tensor::f_from_slice(shares)?, what })
+        Ok(Self {
+            factor: term.factor,
+            shares_n: Tensor::f_from_slice(shares)?.f_to_device(pass.columns.device())?,
+            what,
+        })
     }
 
     fn wants_entropy(&self) -> bool {

@@ -9,7 +9,7 @@
 use std::ops::Range;
 
 use reef_core::{ReleaseId, Sample};
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 
 use super::layout::{Layout, Sequence, Size};
 use crate::engine::ModelInfo;
@@ -31,6 +31,8 @@ pub(super) struct Bounds {
     pub vocabulary: i64,
     /// Tokens of one sample.
     pub context: usize,
+    /// Where the model computes.
+    pub device: Device,
 }
 
 /// One sample and where its response tokens lie.
@@ -58,7 +60,7 @@ impl Row<'_> {
 #[derive(Debug)]
 pub(super) struct Batch<'a> {
     pub rows: Vec<Row<'a>>,
-    bounds: Bounds,
+    pub bounds: Bounds,
     /// Response tokens of all rows.
     pub response_tokens: usize,
 }
@@ -151,7 +153,7 @@ impl<'a> Batch<'a> {
         if prompts.len() != self.rows.len() {
             return Err(format!(": {} of them for {} items", prompts.len(), self.rows.len()));
         }
-        let Bounds { vocabulary, context } = self.bounds;
+        let Bounds { vocabulary, context, .. } = self.bounds;
         for row in &self.rows {
             let prompt = prompts.get(row.item).map_or(&[][..], Vec::as_slice);
             let length = prompt.len() + row.column.len();
@@ -251,7 +253,7 @@ pub(super) struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
-    pub fn new(rows: &'a [Row<'a>]) -> Result<Self, EngineError> {
+    pub fn new(rows: &'a [Row<'a>], device: Device) -> Result<Self, EngineError> {
         let sequences: Vec<_> = rows.iter().map(Row::prompt_and_response).collect();
         let (mut targets, mut temperature) = (Vec::new(), Vec::new());
         let (mut mask, mut own, mut logp_old) = (Vec::new(), Vec::new(), Vec::new());
@@ -264,12 +266,12 @@ impl<'a> Columns<'a> {
         }
         Ok(Self {
             rows,
-            layout: Layout::new(&sequences)?,
-            targets_n: Tensor::f_from_slice(&targets)?,
-            temperature_n: Tensor::f_from_slice(&temperature)?,
-            mask_n: Tensor::f_from_slice(&mask)?.f_to_kind(Kind::Bool)?,
-            own_n: Tensor::f_from_slice(&own)?.f_to_kind(Kind::Bool)?,
-            logp_old_n: Tensor::f_from_slice(&logp_old)?,
+            layout: Layout::new(&sequences, device)?,
+            targets_n: Tensor::f_from_slice(&targets)?.f_to_device(device)?,
+            temperature_n: Tensor::f_from_slice(&temperature)?.f_to_device(device)?,
+            mask_n: Tensor::f_from_slice(&mask)?.f_to_device(device)?.f_to_kind(Kind::Bool)?,
+            own_n: Tensor::f_from_slice(&own)?.f_to_device(device)?.f_to_kind(Kind::Bool)?,
+            logp_old_n: Tensor::f_from_slice(&logp_old)?.f_to_device(device)?,
         })
     }
 
@@ -284,12 +286,12 @@ impl<'a> Columns<'a> {
                 size
             });
             if larger.is_some_and(|size| !size.fits(MICRO_BATCH_TOKENS_MAX)) {
-                layouts.push(Layout::new(&std::mem::take(&mut run))?);
+                layouts.push(Layout::new(&std::mem::take(&mut run), self.device())?);
             }
             size = larger.filter(|_| !run.is_empty()).or_else(|| Some(Size::of(sequence)));
             run.push(sequence);
         }
-        layouts.push(Layout::new(&run)?);
+        layouts.push(Layout::new(&run, self.device())?);
         Ok(layouts)
     }
 
@@ -303,7 +305,9 @@ impl<'a> Columns<'a> {
             logprobs.extend(recorded.logprobs.chunks(each).flat_map(|logprobs| logprobs.iter().take(k)));
         }
         let shape = [self.len() as i64, k as i64];
-        Ok((Tensor::f_from_slice(&ids)?.f_view(shape)?, Tensor::f_from_slice::<f32>(&logprobs)?.f_view(shape)?))
+        let (ids_nk, logprobs_nk) = (Tensor::f_from_slice(&ids)?, Tensor::f_from_slice::<f32>(&logprobs)?);
+        let place = |column: Tensor| column.f_to_device(self.device())?.f_view(shape);
+        Ok((place(ids_nk)?, place(logprobs_nk)?))
     }
 
     /// The part [n] of a column in row order that belongs to this micro-batch.
@@ -314,7 +318,12 @@ impl<'a> Columns<'a> {
 
     /// The same of a column of numbers, f32 [n].
     pub fn tensor(&self, column: &[f32]) -> Result<Tensor, EngineError> {
-        Ok(Tensor::f_from_slice(self.part(column))?)
+        Ok(Tensor::f_from_slice(self.part(column))?.f_to_device(self.device())?)
+    }
+
+    /// Where its tensors are.
+    pub fn device(&self) -> Device {
+        self.targets_n.device()
     }
 
     /// Response tokens.
@@ -328,7 +337,7 @@ mod tests {
     use super::super::fixture::sample;
     use super::*;
 
-    const BOUNDS: Bounds = Bounds { vocabulary: 100, context: 1_000 };
+    const BOUNDS: Bounds = Bounds { vocabulary: 100, context: 1_000, device: Device::Cpu };
 
     #[test]
     fn columns_survive_the_way_to_rows_and_back() {
@@ -364,7 +373,7 @@ mod tests {
         let items = [sample(1, &[1, 2, 3], 2), sample(2, &[4, 5, 6, 7], 1)];
         let items: Vec<&Sample> = items.iter().collect();
         let batch = Batch::new(&items, BOUNDS).expect("valid");
-        let columns = Columns::new(&batch.rows).expect("columns");
+        let columns = Columns::new(&batch.rows, Device::Cpu).expect("columns");
         let read = |tensor: &Tensor| Vec::<i64>::try_from(tensor).expect("i64");
         assert_eq!(read(&columns.layout.sequences.prefix_p), [0i64; 0]);
         assert_eq!(read(&columns.layout.sequences.rest_bs.flatten(0, 1)), [1, 2, 3, 0, 4, 5, 6, 7]);
@@ -381,7 +390,7 @@ mod tests {
         let items: Vec<&Sample> = items.iter().collect();
         let batch = Batch::new(&items, BOUNDS).expect("valid");
         assert_eq!(batch.micro_batches().len(), 1);
-        let layout = Columns::new(&batch.rows).expect("columns").layout;
+        let layout = Columns::new(&batch.rows, Device::Cpu).expect("columns").layout;
         let read = |tensor: &Tensor| Vec::<i64>::try_from(tensor).expect("i64");
         assert_eq!(read(&layout.sequences.prefix_p), (10..19).collect::<Vec<i64>>());
         assert_eq!(read(&layout.sequences.rest_bs.flatten(0, 1)), [1, 2, 0, 3, 4, 5, 6, 4, 5]);
@@ -395,7 +404,7 @@ mod tests {
         let batch = Batch::new(&items, BOUNDS).expect("valid");
         let runs: Vec<usize> = batch.micro_batches().iter().map(|run| run.len()).collect();
         assert_eq!(runs, [20, 20], "2,048 keys are 20 rows of 100");
-        let layout = Columns::new(&batch.rows).expect("columns").layout;
+        let layout = Columns::new(&batch.rows, Device::Cpu).expect("columns").layout;
         assert_eq!((layout.sequences.prefix_p.size(), layout.sequences.rest_bs.size()), (vec![99], vec![40, 1]));
     }
 

@@ -37,8 +37,8 @@ struct FeatureKey {
 
 impl Critic {
     /// A head of zeros: every value is 0 before the first fit.
-    pub fn new(hidden_size: i64) -> Result<Self, EngineError> {
-        let zeros = |length: i64| Tensor::f_zeros([length], (Kind::Float, Device::Cpu))?.f_set_requires_grad(true);
+    pub fn new(hidden_size: i64, device: Device) -> Result<Self, EngineError> {
+        let zeros = |length: i64| Tensor::f_zeros([length], (Kind::Float, device))?.f_set_requires_grad(true);
         let head = [zeros(hidden_size)?, zeros(1)?];
         let adam = AdamW::new(&head)?;
         Ok(Self { head, adam, cache: None })
@@ -103,9 +103,10 @@ impl Critic {
         if actions.is_empty() {
             return Ok(fit_metrics(0.0, 0.0, 0.0));
         }
-        let actions_a = Tensor::f_from_slice(&actions)?;
+        let device = features_nd.device();
+        let actions_a = Tensor::f_from_slice(&actions)?.f_to_device(device)?;
         let features_ad = features_nd.f_index_select(0, &actions_a)?;
-        let returns_a = Tensor::f_from_slice(returns)?.f_index_select(0, &actions_a)?;
+        let returns_a = Tensor::f_from_slice(returns)?.f_to_device(device)?.f_index_select(0, &actions_a)?;
 
         let explained = no_grad(|| explained_variance(&returns_a, &self.values(&features_ad)?))?;
         let before = no_grad(|| self.finite_error(&features_ad, &returns_a))?;
@@ -211,7 +212,7 @@ mod tests {
 
     #[test]
     fn a_fresh_critic_says_zero_and_learns_a_linear_return() {
-        let mut critic = Critic::new(2).expect("critic");
+        let mut critic = Critic::new(2, Device::Cpu).expect("critic");
         let features_nd = Tensor::from_slice(&[3.0f32, 4.0]).view([1, 2]);
         assert_eq!(Vec::<f32>::try_from(critic.values(&features_nd).expect("values").detach()).expect("f32"), [0.0]);
         let first = fit(&mut critic, &[1.0, -1.0, 0.0], &[1, 1, 1], 300);
@@ -223,7 +224,7 @@ mod tests {
 
     #[test]
     fn observation_tokens_do_not_teach() {
-        let mut critic = Critic::new(2).expect("critic");
+        let mut critic = Critic::new(2, Device::Cpu).expect("critic");
         let metrics = fit(&mut critic, &[0.0, 0.0, 9.0], &[1, 1, 0], 5);
         assert_eq!(
             (metrics["value_loss"], metrics["value_loss_after"], metrics["explained_variance"]),
@@ -234,7 +235,7 @@ mod tests {
 
     #[test]
     fn a_refused_or_cancelled_fit_leaves_the_critic_as_it_was() {
-        let mut critic = Critic::new(2).expect("critic");
+        let mut critic = Critic::new(2, Device::Cpu).expect("critic");
         fit(&mut critic, &[1.0, -1.0, 0.0], &[1, 1, 1], 3);
         let read = |critic: &Critic| -> Vec<Vec<f32>> {
             critic.written().map(|tensor| Vec::<f32>::try_from(tensor.detach()).expect("f32")).collect()
@@ -254,7 +255,7 @@ mod tests {
 
     #[test]
     fn too_many_updates_are_refused() {
-        let mut critic = Critic::new(2).expect("critic");
+        let mut critic = Critic::new(2, Device::Cpu).expect("critic");
         let features_nd = Tensor::from_slice(&[1.0f32, 0.0]).view([1, 2]);
         assert!(critic.fit(&features_nd, (&[1.0], &[1]), (0.05, CRITIC_UPDATES_MAX + 1), || Ok(())).is_err());
     }

@@ -94,8 +94,8 @@ pub(super) fn counted(column_c: &Tensor, counts_c: &Tensor) -> Result<Tensor, En
 fn sequence_means(columns: &Columns<'_>, ratios_n: &Tensor, shares: &[f32]) -> Result<Tensor, EngineError> {
     let lengths = columns.rows.iter().map(|row| row.sample.trajectory.mask.len());
     let rows: Vec<i64> = (0i64..).zip(lengths).flat_map(|(row, length)| std::iter::repeat_n(row, length)).collect();
-    let rows_n = Tensor::f_from_slice(&rows)?;
-    let counts_n = Tensor::f_from_slice(shares)?.f_ne(0.0)?.f_to_kind(Kind::Double)?;
+    let rows_n = Tensor::f_from_slice(&rows)?.f_to_device(columns.device())?;
+    let counts_n = Tensor::f_from_slice(shares)?.f_to_device(columns.device())?.f_ne(0.0)?.f_to_kind(Kind::Double)?;
     let sums = |column_n: &Tensor| {
         let none_b = Tensor::f_zeros([columns.rows.len() as i64], (Kind::Double, column_n.device()))?;
         none_b.f_index_add(0, &rows_n, column_n)

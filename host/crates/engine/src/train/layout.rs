@@ -3,7 +3,7 @@
 //!
 //! Legend: `b` rows, `t` padded positions, `n` response tokens of a micro-batch, observations included.
 
-use tch::Tensor;
+use tch::{Device, Tensor};
 
 use crate::error::EngineError;
 use crate::model::Sequences;
@@ -71,7 +71,7 @@ pub(super) struct Layout {
 
 impl Layout {
     /// Of prompts, none of them empty, and their responses.
-    pub fn new(sequences: &[Sequence<'_>]) -> Result<Self, EngineError> {
+    pub fn new(sequences: &[Sequence<'_>], device: Device) -> Result<Self, EngineError> {
         let size =
             Size::of_all(sequences).ok_or_else(|| EngineError::Invalid("items: the list is empty".to_owned()))?;
         let (shared, own) = (size.shared(), size.width - size.shared());
@@ -88,11 +88,9 @@ impl Layout {
             let place = |position: usize| if position < shared { position } else { position + index * own };
             positions.extend((first..first + response.len()).map(|position| place(position) as i64));
         }
-        let rest_bs = Tensor::f_from_slice(&rest)?.f_view([sequences.len() as i64, own as i64])?;
-        Ok(Self {
-            sequences: Sequences { prefix_p: Tensor::f_from_slice(&prefix)?, rest_bs },
-            positions_n: Tensor::f_from_slice(&positions)?,
-        })
+        let there = |ids: &[i64]| Tensor::f_from_slice(ids)?.f_to_device(device);
+        let rest_bs = there(&rest)?.f_view([sequences.len() as i64, own as i64])?;
+        Ok(Self { sequences: Sequences { prefix_p: there(&prefix)?, rest_bs }, positions_n: there(&positions)? })
     }
 }
 

@@ -58,7 +58,8 @@ impl Passes {
     pub fn batch<'a>(&self, items: &[&'a Sample]) -> Result<Batch<'a>, EngineError> {
         self.begin()?;
         let config = self.model.config();
-        let bounds = Bounds { vocabulary: config.vocabulary, context: config.context_length };
+        let device = self.model.device();
+        let bounds = Bounds { vocabulary: config.vocabulary, context: config.context_length, device };
         Ok(Batch::new(items, bounds)?.mark_own(self.release.as_ref()))
     }
 
@@ -91,7 +92,7 @@ impl Passes {
     ) -> Result<(), EngineError> {
         self.control.check()?;
         let begin = Instant::now();
-        work(&Columns::new(rows)?)?;
+        work(&Columns::new(rows, self.model.device())?)?;
         self.control.make_room(begin.elapsed(), || self.serving.active())
     }
 

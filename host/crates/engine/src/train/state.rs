@@ -4,7 +4,7 @@
 //! Equal state gives equal bytes, and a trainer read from them continues as if it had never stopped.
 
 use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize};
-use tch::{Kind, Tensor, no_grad};
+use tch::{Device, Kind, Tensor, no_grad};
 
 use super::critic::Critic;
 use super::optimizer::AdamW;
@@ -79,7 +79,7 @@ pub(super) fn read_ema(bytes: &[u8], ema: &Lora) -> Result<(), EngineError> {
 fn write(file: &str, entries: Vec<(String, Tensor)>, steps: Option<i64>) -> Result<Vec<u8>, EngineError> {
     let mut stored: Vec<(String, Dtype, Vec<usize>, Vec<u8>)> = Vec::new();
     for (name, tensor) in entries {
-        let tensor = tensor.f_detach()?.f_contiguous()?;
+        let tensor = tensor.f_detach()?.f_to_device(Device::Cpu)?.f_contiguous()?;
         let shape = tensor.size().iter().map(|&size| size as usize).collect();
         let mut bytes = vec![0; tensor.numel() * size_of::<f32>()];
         tensor.f_copy_data_u8(&mut bytes, tensor.numel())?;
@@ -155,11 +155,11 @@ mod tests {
 
     #[test]
     fn a_critic_comes_back_equal() {
-        let mut critic = Critic::new(3).expect("critic");
+        let mut critic = Critic::new(3, Device::Cpu).expect("critic");
         critic.adam.steps = 2;
         let _ = no_grad(|| critic.head[0].fill_(0.5));
         let bytes = write_critic(&critic).expect("bytes");
-        let mut other = Critic::new(3).expect("critic");
+        let mut other = Critic::new(3, Device::Cpu).expect("critic");
         assert_eq!(gradient_norm(&other.head).expect("norm"), 0.0);
         read_critic(&bytes, &mut other).expect("read");
         assert_eq!(bytes, write_critic(&other).expect("bytes"));
@@ -171,8 +171,8 @@ mod tests {
         assert!(read_optimizer(b"no safetensors", &mut adam).is_err());
         let bytes = write_optimizer(&optimizer(f64::NAN)).expect("bytes");
         assert!(read_optimizer(&bytes, &mut adam).expect_err("not finite").to_string().contains("first.00000"));
-        let bytes = write_critic(&Critic::new(4).expect("critic")).expect("bytes");
-        let refusal = read_critic(&bytes, &mut Critic::new(3).expect("critic")).expect_err("shape");
+        let bytes = write_critic(&Critic::new(4, Device::Cpu).expect("critic")).expect("bytes");
+        let refusal = read_critic(&bytes, &mut Critic::new(3, Device::Cpu).expect("critic")).expect_err("shape");
         assert!(refusal.to_string().contains("critic.safetensors: first.00000"), "{refusal}");
     }
 }

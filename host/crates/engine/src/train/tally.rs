@@ -46,15 +46,15 @@ pub(super) struct Tally {
 
 impl Tally {
     /// Sums of nothing.
-    pub fn new() -> Result<Self, EngineError> {
-        Ok(Self { sums: Tensor::f_zeros([SUMS], (Kind::Double, Device::Cpu))? })
+    pub fn new(device: Device) -> Result<Self, EngineError> {
+        Ok(Self { sums: Tensor::f_zeros([SUMS], (Kind::Double, device))? })
     }
 
     /// Adds the sum of a tensor, whatever its kind and shape.
     pub fn add(&mut self, which: Sum, amounts: &Tensor) -> Result<(), EngineError> {
         no_grad(|| {
             let mut place = self.sums.f_select(0, which as i64)?;
-            let _ = place.f_add_(&amounts.f_detach()?.f_sum(Kind::Double)?.f_to_device(self.sums.device())?)?;
+            let _ = place.f_add_(&amounts.f_detach()?.f_sum(Kind::Double)?)?;
             Ok(())
         })
     }
@@ -108,6 +108,6 @@ impl Tally {
 impl Plan<'_> {
     /// The metrics of a call that had nothing to do.
     pub fn nothing(&self) -> Result<BTreeMap<String, f64>, EngineError> {
-        Tally::new()?.metrics(self, 0.0, false)
+        Tally::new(Device::Cpu)?.metrics(self, 0.0, false)
     }
 }

@@ -99,8 +99,7 @@ impl Trainer {
         let (mut threads, mut reduce) = (i32::try_from(engine.threads()).unwrap_or(i32::MAX), Reduce::Alone);
         if let Some(workers) = workers {
             threads = workers.threads(engine.threads());
-            let (link, trainer) = workers.link(engine, &control)?;
-            reduce = Reduce::Loopback { link, trainer };
+            reduce = workers.join(engine, &control)?;
         }
         let setting = Setting { serving: engine.serving(), threads, release, reduce, control };
         Self::over(engine.model()?, setting, fresh, files.unwrap_or_default())
@@ -108,6 +107,16 @@ impl Trainer {
 
     /// The same over a model that no engine serves.
     pub(super) fn over(
+        model: Arc<Model>,
+        setting: Setting,
+        fresh: &LoraConfig,
+        files: &[(String, Vec<u8>)],
+    ) -> Result<Self, EngineError> {
+        let reduce = setting.reduce.clone();
+        Self::opened(model, setting, fresh, files).inspect_err(|error| reduce.part(error))
+    }
+
+    fn opened(
         model: Arc<Model>,
         Setting { serving, threads, release, reduce, control }: Setting,
         fresh: &LoraConfig,
@@ -119,10 +128,10 @@ impl Trainer {
             Some(_) => Lora::from_files(model.config(), files)?,
             None => Lora::init(model.config(), fresh)?,
         };
-        let policies = Policies::new(start, file(state::EMA_FILE))?;
+        let policies = Policies::new(start.on(model.device())?, file(state::EMA_FILE))?;
         let parameters = policies.parameters()?;
         let mut adam = AdamW::new(&parameters)?;
-        let mut critic = Critic::new(model.config().hidden_size)?;
+        let mut critic = Critic::new(model.config().hidden_size, model.device())?;
         if let Some(bytes) = file(state::TRAINER_STATE_FILE) {
             state::read_optimizer(bytes, &mut adam)?;
         }
@@ -165,9 +174,12 @@ impl Trainer {
     /// A file is missing, damaged, or made for another model.
     pub fn add_policy(&mut self, files: &[(String, Vec<u8>)]) -> Result<Policy, EngineError> {
         let adapted = files.iter().any(|(name, _)| name == WEIGHTS_FILE || name == CONFIG_FILE);
-        let adapter = if adapted { Some(Lora::from_files(self.passes.model.config(), files)?) } else { None };
-        self.reduce.announce(|trainer| Call::Policy { trainer }, files)?;
-        self.reduce.settle(0.0, &self.passes.control)?;
+        let model = &self.passes.model;
+        let read = || Lora::from_files(model.config(), files)?.on(model.device());
+        let adapter = if adapted { Some(read()?) } else { None };
+        let told = self.reduce.announce(|trainer| Call::Policy { trainer }, files);
+        let told = told.and_then(|()| self.reduce.settle(0.0, &self.passes.control));
+        told.inspect_err(|error| self.reduce.part(error))?;
         Ok(self.policies.add(adapter))
     }
 

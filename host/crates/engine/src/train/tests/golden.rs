@@ -149,10 +149,10 @@ fn every_objective_has_the_loss_and_the_gradient_that_pytorch_finds() {
     let v = golden["vocabulary"].as_i64().expect("v");
     let samples = golden_samples(&golden);
     let model = logits_model(v);
-    let bounds = Bounds { vocabulary: v, context: 64 };
+    let bounds = Bounds { vocabulary: v, context: 64, device: Device::Cpu };
     let items = refs(&samples);
     let batch = Batch::new(&items, bounds).expect("valid");
-    let columns = Columns::new(&batch.rows).expect("columns");
+    let columns = Columns::new(&batch.rows, Device::Cpu).expect("columns");
     // Tokens of the file in row order, and their logits.
     let order: Vec<f32> = (0..batch.response_tokens).map(|token| token as f32).collect();
     let order: Vec<usize> = batch.to_rows(&order, "order").expect("fits").into_iter().map(|at| at as usize).collect();
@@ -182,7 +182,7 @@ fn every_objective_has_the_loss_and_the_gradient_that_pytorch_finds() {
             penalties: vec![(Policy::Base, logt_n.shallow_clone())],
             teachers: teachers.map(|teacher| (teacher, teacher_nv.shallow_clone())).collect(),
         };
-        let mut tally = Tally::new().expect("sums");
+        let mut tally = Tally::new(Device::Cpu).expect("sums");
         let logp_n = accumulate_micro_batch(&pass, &plan, &references, &mut tally).expect("pass");
         assert_eq!(logp_n.size(), [batch.response_tokens as i64]);
         let loss = tally.metrics(&plan, 1.0, false).expect("metrics")["loss"];

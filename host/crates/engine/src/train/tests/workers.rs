@@ -12,7 +12,7 @@ use super::super::fixture::{alone, sample, tiny_model, trainer_over};
 use super::super::reduce::Reduce;
 use super::super::trainer::{Setting, Trainer};
 use super::super::workers::testing::{member, star, threads_of};
-use super::super::workers::{Launch, Workers};
+use super::super::workers::{Launch, Transport, Workers};
 use super::{ADAM, Policy, PolicyGradient, Reduction, Weight, advantages, objective, refs, response_tokens, samples};
 use crate::engine::ServingLoad;
 use crate::error::EngineError;
@@ -40,11 +40,15 @@ fn a_process_without_instructions_is_no_worker() {
 
 /// So many ranks, this process included.
 fn workers(world: usize) -> Workers {
+    joined_by(world, Transport::Tcp)
+}
+
+fn joined_by(world: usize, transport: Transport) -> Workers {
     let name = "train::tests::workers::a_process_without_instructions_is_no_worker";
     // The environment of a child is set by `env`, because a launch has none.
     let program = std::env::current_exe().expect("this program").into_os_string();
     let arguments = vec![format!("{WORKER}=1").into(), program, "--exact".into(), name.into()];
-    Workers::new(Launch { program: "env".into(), arguments }, world).expect("workers")
+    Workers::new(Launch { program: "env".into(), arguments }, world, transport).expect("workers")
 }
 
 fn fresh() -> LoraConfig {
@@ -54,8 +58,8 @@ fn fresh() -> LoraConfig {
 /// A trainer over the tiny model with these workers.
 fn open(workers: &mut Workers, files: &[(String, Vec<u8>)]) -> Result<Trainer, EngineError> {
     let control = TrainControl::default();
-    let (link, trainer) = star(workers, threads_of(&alone(Arc::default())), &control)?;
-    let setting = Setting { reduce: Reduce::Loopback { link, trainer }, ..alone(Arc::new(ServingLoad::default())) };
+    let reduce = star(workers, threads_of(&alone(Arc::default())), &control)?;
+    let setting = Setting { reduce, ..alone(Arc::new(ServingLoad::default())) };
     Trainer::over(tiny_model(), setting, &fresh(), files)
 }
 
@@ -141,6 +145,11 @@ fn a_worker_that_dies_fails_the_step_and_the_next_trainer_has_new_ones() {
     let after = trainer.checkpoint().expect_err("nobody knows what the other did");
     assert!(after.to_string().contains("open another trainer"), "{after}");
     drop(trainer);
+    let mut trainer = open(&mut workers, &[]).expect("new workers");
+    trainer.train(&refs(&samples), &terms, &ADAM).expect("step");
+    // One that dies between two steps costs none of them.
+    drop(trainer);
+    workers.kill();
     let mut trainer = open(&mut workers, &[]).expect("new workers");
     trainer.train(&refs(&samples), &terms, &ADAM).expect("step");
 }
@@ -286,16 +295,25 @@ fn a_silent_worker_is_waited_for_no_longer_than_told_or_than_the_step_lives() {
 }
 
 #[test]
+fn nccl_between_processors_is_refused_with_what_it_needs() {
+    let refused = open(&mut joined_by(2, Transport::Nccl), &[]).expect_err("no GPU").to_string();
+    assert!(refused.starts_with("device nccl: ") && refused.contains("training.reduce: tcp"), "{refused}");
+}
+
+#[test]
 fn a_program_that_is_no_worker_is_told_with_its_end() {
     let no = |program: &str| {
-        let mut workers = Workers::new(Launch { program: program.into(), arguments: Vec::new() }, 2).expect("workers");
+        let mut workers = Workers::new(Launch { program: program.into(), arguments: Vec::new() }, 2, Transport::Tcp)
+            .expect("workers");
         open(&mut workers, &[]).expect_err("no worker").to_string()
     };
     assert!(no("/no/such/program").contains("cannot be started"));
     let refused = no("false");
     assert!(refused.contains("training worker 1") || refused.contains("ended"), "{refused}");
     for world in [0, 1, 65] {
-        assert!(Workers::new(Launch { program: "false".into(), arguments: Vec::new() }, world).is_err());
+        assert!(
+            Workers::new(Launch { program: "false".into(), arguments: Vec::new() }, world, Transport::Tcp).is_err()
+        );
     }
 }
 

@@ -17,6 +17,8 @@ pub(super) type Files = Vec<(String, Vec<u8>)>;
 /// A call that all ranks make.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(in super::super) enum Call {
+    /// Join the group of NCCL with this id.
+    Group { id: Vec<u8> },
     /// Open a trainer on the files.
     Open { trainer: u32, fresh: LoraConfig, release: Option<ReleaseId> },
     /// Add a policy from the files.

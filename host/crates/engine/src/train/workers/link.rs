@@ -5,7 +5,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tch::{TchError, Tensor, no_grad};
+use tch::{Device, TchError, Tensor, no_grad};
 
 use super::super::control::TrainControl;
 use super::call::{Call, Files, decode, encode};
@@ -145,7 +145,7 @@ fn to_bytes(tensors: &[Tensor]) -> Result<Vec<u8>, EngineError> {
     let mut rest = bytes.as_mut_slice();
     for tensor in tensors {
         let (place, after) = rest.split_at_mut(bytes_of(tensor));
-        tensor.f_detach()?.f_contiguous()?.f_copy_data_u8(place, tensor.numel())?;
+        tensor.f_detach()?.f_to_device(Device::Cpu)?.f_contiguous()?.f_copy_data_u8(place, tensor.numel())?;
         rest = after;
     }
     Ok(bytes)
@@ -165,7 +165,7 @@ fn each_part(
     let mut rest = frame;
     for tensor in tensors {
         let (part, after) = rest.split_at_checked(bytes_of(tensor)).unwrap_or_default();
-        let part = Tensor::f_from_data_size(part, &tensor.size(), tensor.kind())?;
+        let part = Tensor::f_from_data_size(part, &tensor.size(), tensor.kind())?.f_to_device(tensor.device())?;
         if !bool::try_from(&part.f_isfinite()?.f_all()?)? {
             return Err(wire.failed("it sent a gradient that is not finite; lower the advantages or factors"));
         }

@@ -6,18 +6,20 @@ use std::collections::BTreeMap;
 use std::io::BufRead;
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::super::control::TrainControl;
+use super::super::nccl::Nccl;
 use super::super::reduce::Reduce;
 use super::super::trainer::{Setting, Trainer};
 use super::call::{Call, Files};
 use super::link::{Link, SILENCE_MAX};
 use super::wire::{Kind, Wire};
 use crate::checkpoint::{Checkpoint, unsupported};
+use crate::device::TrainingDevice;
 use crate::engine::ServingLoad;
 use crate::error::EngineError;
 use crate::model::Model;
@@ -38,6 +40,8 @@ pub(super) struct Instructions {
     pub world: usize,
     /// Threads of a pass; all ranks have as many, because sums depend on it.
     pub threads: i32,
+    /// Where it computes.
+    pub device: TrainingDevice,
     /// The base model, its SHA-256 and the tokens it may read at once.
     pub model: PathBuf,
     pub sha256: String,
@@ -64,7 +68,7 @@ pub fn work() -> Result<(), EngineError> {
     }
     let mut shape = checkpoint.config().clone();
     shape.context_length = shape.context_length.min(instructions.context);
-    join(&instructions, Arc::new(Model::load(&checkpoint, shape)?))
+    join(&instructions, Arc::new(Model::load(&checkpoint, shape, instructions.device.ready()?)?))
 }
 
 /// The line on standard input.
@@ -90,7 +94,7 @@ pub(super) fn join(instructions: &Instructions, model: Arc<Model>) -> Result<(),
     let hello = serde_json::to_vec(&Hello { secret: instructions.secret.clone(), rank, version });
     wire.send(Kind::Hello, &[&hello.map_err(|error| EngineError::Invalid(error.to_string()))?])?;
     let link = Link::new((rank, world), vec![wire], SILENCE_MAX);
-    let mut member = Member { model, threads, link, trainers: BTreeMap::new() };
+    let mut member = Member { model, threads, link, group: None, trainers: BTreeMap::new() };
     while let Some((call, files)) = member.link.next_call()? {
         if let Err(error) = member.make(call, &files) {
             member.link.part(&error);
@@ -104,14 +108,20 @@ struct Member {
     model: Arc<Model>,
     threads: i32,
     link: Link,
+    group: Option<Arc<Mutex<Nccl>>>,
     trainers: BTreeMap<u32, Trainer>,
 }
 
 impl Member {
     fn make(&mut self, call: Call, files: &Files) -> Result<(), EngineError> {
         match call {
+            Call::Group { id } => {
+                let group = Nccl::join(&id, self.link.place(), self.model.device())?;
+                self.group = Some(Arc::new(Mutex::new(group)));
+                self.link.settle(0.0, &TrainControl::default())?;
+            }
             Call::Open { trainer, fresh, release } => {
-                let reduce = Reduce::Loopback { link: self.link.clone(), trainer };
+                let reduce = Reduce::over(self.link.clone(), trainer, self.group.clone());
                 let (serving, control) = (Arc::new(ServingLoad::default()), TrainControl::default());
                 let setting = Setting { serving, threads: self.threads, release, reduce, control };
                 self.trainers.insert(trainer, Trainer::over(Arc::clone(&self.model), setting, &fresh, files)?);

@@ -13,9 +13,16 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
+use tch::Device;
+
 use super::control::TrainControl;
+use super::nccl::{self, Nccl};
+use super::reduce::Reduce;
+use crate::device::TrainingDevice;
 use crate::engine::Engine;
 use crate::error::EngineError;
 use link::SILENCE_MAX;
@@ -49,11 +56,23 @@ pub struct Launch {
     pub arguments: Vec<OsString>,
 }
 
+/// How gradients travel.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Transport {
+    /// Over TCP on this machine.
+    #[default]
+    Tcp,
+    /// By NCCL, between GPUs.
+    Nccl,
+}
+
 /// The workers of one owner of steps.
 #[derive(Debug)]
 pub struct Workers {
     launch: Launch,
     world: usize,
+    transport: Transport,
     crew: Option<Crew>,
 }
 
@@ -61,9 +80,18 @@ pub struct Workers {
 #[derive(Debug)]
 struct Crew {
     link: Link,
+    group: Option<Arc<Mutex<Nccl>>>,
     children: Vec<Child>,
     /// Trainers that were opened.
     opened: u32,
+}
+
+impl Crew {
+    /// Itself, while nobody was given up and all processes run.
+    fn alive(mut self) -> Option<Self> {
+        let run = self.children.iter_mut().all(|child| matches!(child.try_wait(), Ok(None)));
+        (run && self.link.check().is_ok()).then_some(self)
+    }
 }
 
 impl Drop for Crew {
@@ -77,15 +105,15 @@ impl Drop for Crew {
 }
 
 impl Workers {
-    /// `world` ranks, this process included; none of them is started yet.
+    /// `world` ranks, this process included, joined by `transport`; none of them is started yet.
     ///
     /// # Errors
     /// `Invalid` for less than two or more than `WORKERS_MAX`.
-    pub fn new(launch: Launch, world: usize) -> Result<Self, EngineError> {
+    pub fn new(launch: Launch, world: usize, transport: Transport) -> Result<Self, EngineError> {
         if !(2..=WORKERS_MAX).contains(&world) {
             return Err(EngineError::Invalid(format!("{world} training workers; use 2 to {WORKERS_MAX}")));
         }
-        Ok(Self { launch, world, crew: None })
+        Ok(Self { launch, world, transport, crew: None })
     }
 
     /// Threads of a pass of each rank, when `all` are to be shared.
@@ -93,27 +121,30 @@ impl Workers {
         i32::try_from((all / self.world).max(1)).unwrap_or(i32::MAX)
     }
 
-    /// The connections to workers with the model of `engine`, which are started if none run, and the number of the next
-    /// trainer.
-    pub(super) fn link(&mut self, engine: &Engine, control: &TrainControl) -> Result<(Link, u32), EngineError> {
+    /// What joins the next trainer to workers with the model of `engine`, which are started if none run.
+    pub(super) fn join(&mut self, engine: &Engine, control: &TrainControl) -> Result<Reduce, EngineError> {
         let (info, threads) = (engine.info(), self.threads(engine.threads()));
         let (model, sha256, context) = (engine.model_path().to_owned(), info.sha256.clone(), info.context_length);
-        self.link_with(|instructions| Instructions { model, sha256, context, threads, ..instructions }, control)
+        let device = match engine.model()?.device() {
+            Device::Cuda(index) => TrainingDevice::Cuda(index),
+            _ => TrainingDevice::Cpu,
+        };
+        self.join_with(|instructions| Instructions { model, sha256, context, threads, device, ..instructions }, control)
     }
 
     /// The same with what `complete` makes of the instructions.
-    fn link_with(
+    fn join_with(
         &mut self,
         complete: impl FnOnce(Instructions) -> Instructions,
         control: &TrainControl,
-    ) -> Result<(Link, u32), EngineError> {
-        let crew = match self.crew.take().filter(|crew| crew.link.check().is_ok()) {
+    ) -> Result<Reduce, EngineError> {
+        let crew = match self.crew.take().and_then(Crew::alive) {
             Some(crew) => crew,
             None => self.start(complete, control)?,
         };
         let crew = self.crew.insert(crew);
         crew.opened += 1;
-        Ok((crew.link.clone(), crew.opened))
+        Ok(Reduce::over(crew.link.clone(), crew.opened, crew.group.clone()))
     }
 
     fn start(
@@ -130,18 +161,31 @@ impl Workers {
             rank: 0,
             world: self.world,
             threads: 1,
+            device: TrainingDevice::Cpu,
             model: PathBuf::new(),
             sha256: String::new(),
             context: 0,
         });
+        // What is missing is told before anything is started.
+        let group = match self.transport {
+            Transport::Nccl => Some(nccl::new_id()?),
+            Transport::Tcp => None,
+        };
         let link = Link::new((0, self.world), Vec::new(), SILENCE_MAX);
         // Whatever fails below ends the processes that were started before.
-        let mut crew = Crew { link, children: Vec::new(), opened: 0 };
+        let mut crew = Crew { link, group: None, children: Vec::new(), opened: 0 };
         for rank in 1..self.world {
-            crew.children.push(self.spawn(&Instructions { rank, ..instructions.clone() })?);
+            let device = instructions.device.of_rank(rank);
+            crew.children.push(self.spawn(&Instructions { rank, device, ..instructions.clone() })?);
         }
         let wires = accept(&listener, (&instructions, &mut crew.children), control)?;
         crew.link = Link::new((0, self.world), wires, SILENCE_MAX);
+        if let Some(id) = group {
+            let device = instructions.device.ready()?;
+            crew.link.announce(|| Call::Group { id: id.clone() }, &[])?;
+            crew.group = Some(Arc::new(Mutex::new(Nccl::join(&id, (0, self.world), device)?)));
+            crew.link.settle(0.0, control)?;
+        }
         Ok(crew)
     }
 
@@ -235,6 +279,7 @@ pub(super) mod testing {
     use std::time::Duration;
 
     use super::super::control::TrainControl;
+    use super::super::reduce::Reduce;
     use super::super::trainer::Setting;
     use super::member::{Instructions, join, read_instructions};
     use super::wire::Wire;
@@ -248,12 +293,8 @@ pub(super) mod testing {
     }
 
     /// Connections to workers whose model needs no file.
-    pub(crate) fn star(
-        workers: &mut Workers,
-        threads: i32,
-        control: &TrainControl,
-    ) -> Result<(Link, u32), EngineError> {
-        workers.link_with(|instructions| Instructions { threads, ..instructions }, control)
+    pub(crate) fn star(workers: &mut Workers, threads: i32, control: &TrainControl) -> Result<Reduce, EngineError> {
+        workers.join_with(|instructions| Instructions { threads, ..instructions }, control)
     }
 
     pub(crate) fn threads_of(setting: &Setting) -> i32 {
