@@ -5,7 +5,7 @@ use reef_dialects::{Ask, Dialect, Envelope, Frame, Relay, Reply, Writer, relay};
 use serde_json::Value;
 
 use crate::http::error::ApiError;
-use crate::provider::Heard;
+use crate::provider::{Heard, ProviderError};
 
 /// See the module.
 #[derive(Debug)]
@@ -35,6 +35,17 @@ impl Voice {
             return Self::Relayed(Box::new(Relayed { relay, object: None, instead: Some(writer) }));
         }
         Self::Written(writer)
+    }
+
+    /// Is there anything in it that the client's dialect has no word for? What is passed on needs none.
+    pub fn check(&self, heard: &Heard, dialect: Dialect) -> Result<(), ProviderError> {
+        let relayed = matches!(self, Self::Relayed(_)) && heard.raw.is_some();
+        if relayed {
+            return Ok(());
+        }
+        dialect.check_says(&heard.events).map_err(|sentence| {
+            ProviderError::Broken(format!("the answer of this model's provider cannot be told: {sentence}"))
+        })
     }
 
     /// The text of a stream that may leave now.
@@ -78,20 +89,24 @@ impl Voice {
     /// The end of a stream that failed.
     pub fn fail(&mut self, error: &ApiError, dialect: Dialect) -> String {
         let kind = dialect.error_kind(error.status.as_u16());
+        let message = dialect.error_message(&error.code, &error.message);
         match self {
-            Self::Written(writer) => text(writer.fail(&error.code, &error.message, kind)),
-            Self::Relayed(relayed) => relayed.relay.fail(&error.code, &error.message, kind).concat(),
+            Self::Written(writer) => text(writer.fail(&error.code, &message, kind)),
+            Self::Relayed(relayed) => relayed.relay.fail(&error.code, &message, kind).concat(),
         }
     }
 
     /// The whole answer.
     pub fn whole(&mut self, dialect: Dialect, (ask, envelope): (&Ask, &Envelope), reply: &Reply) -> Value {
-        let object = match self {
-            Self::Relayed(relayed) => relayed.object.take(),
+        let told = match self {
+            Self::Relayed(relayed) => match relayed.object.take() {
+                Some(object) => Some(relay::whole(object, envelope)),
+                None => relayed.relay.whole(),
+            },
             Self::Written(_) => None,
         };
-        match object {
-            Some(object) => relay::whole(object, envelope),
+        match told {
+            Some(told) => told,
             None => dialect.whole(ask, envelope, reply),
         }
     }

@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 
 use super::{tools, turns};
 use crate::ask::{Ask, Format, Input, Refusal, ToolChoice};
+use crate::dialect::Dialect;
 use crate::fields::{flag, integer, present, text};
 use crate::items::{object, only, required};
 use crate::openai::read_common;
@@ -42,7 +43,7 @@ pub fn parse(body: &Map<String, Value>) -> Result<Ask, Refusal> {
         }
         _ => {}
     }
-    let common = read_common(body, Input::Turns(turns), &READ)?;
+    let common = read_common(body, (Dialect::Chat, Input::Turns(turns)), &READ)?;
     // The newer name of the two wins, as in OpenAI's API.
     let tokens_max = integer(body, "max_completion_tokens", 1, u64::from(u32::MAX))?.map(|tokens| tokens as u32);
     Ok(Ask {

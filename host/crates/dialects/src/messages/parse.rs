@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 
 use super::content;
 use crate::ask::{Ask, Format, Input, Refusal, Tool, ToolChoice};
+use crate::dialect::Dialect;
 use crate::fields::{flag, integer, model, number, present, split_unknown, text};
 use crate::items::{list, named, object, only, required, rest};
 
@@ -75,6 +76,7 @@ pub fn parse_count_tokens(body: &Map<String, Value>) -> Result<Ask, Refusal> {
     let (tool_choice, parallel_calls) = tool_choice(body, &tools)?;
     let (format, effort) = output_config(body, &mut unknown)?;
     Ok(Ask {
+        dialect: Some(Dialect::Messages),
         tools,
         tool_choice,
         parallel_calls,

@@ -5,11 +5,14 @@ use serde_json::{Map, Value, json};
 
 use super::{input, tools};
 use crate::ask::{Ask, Format, Input, Refusal};
+use crate::dialect::Dialect;
 use crate::fields::{flag, integer, model, number, present, split_unknown, text};
 use crate::items::{named, object, only, required, rest};
 
 /// Alternatives per token, as in OpenAI's API.
 const TOP_LOGPROBS_MAX: u64 = 20;
+/// The field that becomes the first turn.
+pub(super) const INSTRUCTIONS: &str = "instructions";
 /// The entry of `include` that asks for log-probs.
 pub(super) const INCLUDE_LOGPROBS: &str = "message.output_text.logprobs";
 
@@ -58,8 +61,11 @@ pub fn parse(body: &Map<String, Value>) -> Result<Ask, Refusal> {
     if unknown.get("truncation") == Some(&Value::from("auto")) {
         descriptive.extend(unknown.remove_entry("truncation"));
     }
+    // The answer repeats them; `write` does not, since they are the first turn.
+    descriptive.extend(present(body, INSTRUCTIONS).map(|sent| (INSTRUCTIONS.to_owned(), sent.clone())));
     let (tools, tool_choice) = tools::parse(body)?;
     Ok(Ask {
+        dialect: Some(Dialect::Responses),
         tools,
         tool_choice,
         parallel_calls: flag(body, "parallel_tool_calls")?,
