@@ -38,6 +38,8 @@ pub struct Ask {
     pub model: String,
     /// What is to be continued.
     pub input: Input,
+    /// Where in the body the `Part::Other` of the turns stand, in their order, as far as that is known.
+    pub places: Vec<String>,
     /// Functions that the model may call.
     pub tools: Vec<Tool>,
     /// Whether it must.
@@ -89,6 +91,7 @@ impl Ask {
             dialect: None,
             model: model.into(),
             input,
+            places: Vec::new(),
             tools: Vec::new(),
             tool_choice: ToolChoice::Auto,
             parallel_calls: None,

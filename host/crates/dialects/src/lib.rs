@@ -22,6 +22,7 @@ mod mend;
 pub mod messages;
 mod openai;
 mod order;
+mod places;
 mod receipt;
 pub mod relay;
 #[cfg(test)]

@@ -265,7 +265,7 @@ async fn relayed(exchange: Exchange, upstream: Arc<Upstream>, arrived: Instant) 
 }
 
 /// Clients that ask again after any 502 are told not to where only the server's operator can help.
-fn retried(mut headers: HeaderMap, error: &ApiError) -> HeaderMap {
+pub fn retried(mut headers: HeaderMap, error: &ApiError) -> HeaderMap {
     if error.code == ACCOUNT_REFUSED {
         headers.insert("x-should-retry", HeaderValue::from_static("false"));
     }

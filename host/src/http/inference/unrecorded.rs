@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use reef_dialects::{Dialect, messages};
 use serde_json::{Map, Value};
 
-use super::{Serving, embedded_error, resolve};
+use super::{Serving, embedded_error, resolve, retried};
 use crate::config::Scope;
 use crate::http::body::JsonObject;
 use crate::http::caller::Caller;
@@ -36,7 +36,7 @@ pub async fn embeddings(State(serving): State<Serving>, caller: Caller, JsonObje
 fn told(answer: Result<Value, ApiError>, dialect: Dialect) -> Response {
     match answer {
         Ok(body) => (StatusCode::OK, Json(body)).into_response(),
-        Err(error) => error.in_dialect(dialect),
+        Err(error) => (retried(HeaderMap::new(), &error), error.in_dialect(dialect)).into_response(),
     }
 }
 

@@ -12,12 +12,16 @@ use crate::dialect::Dialect;
 use crate::fields::shown;
 use crate::image::Image;
 use crate::openai::write_common;
+use crate::places;
 
 /// Writes a body; `same_dialect` says that `ask` came from this dialect's `parse`.
 pub fn write(ask: &Ask, model: &str, same_dialect: bool) -> Result<Value, Refusal> {
     let Input::Turns(turns) = &ask.input else {
         return Err(Refusal::new("prompt", "the provider of this model answers conversations only; send messages"));
     };
+    if !same_dialect {
+        places::check(ask, true)?;
+    }
     let mut body = write_common(ask, model, (Dialect::Chat, same_dialect))?;
     let mut put = |field: &str, value: Option<Value>| drop(value.map(|value| body.insert(field.to_owned(), value)));
     put("messages", Some(messages(turns, same_dialect)?));

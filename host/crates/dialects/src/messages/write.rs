@@ -11,6 +11,7 @@ use crate::dialect::Dialect;
 use crate::fields::decimal;
 use crate::image::Image;
 use crate::items::join;
+use crate::places;
 
 /// `max_tokens` for a client that sets no limit, which other dialects allow: an answer of several pages.
 const TOKENS_DEFAULT: u32 = 8192;
@@ -54,6 +55,9 @@ fn counted(ask: &Ask, model: &str, same_dialect: bool) -> Result<Map<String, Val
     let Input::Turns(turns) = &ask.input else {
         return Err(Refusal::new("prompt", "this model's provider takes messages, not a prompt; send messages"));
     };
+    if !same_dialect {
+        places::check(ask, false)?;
+    }
     let (system, messages) = conversation(turns, same_dialect)?;
     let mut body = Map::new();
     body.insert("model".to_owned(), json!(model));

@@ -8,6 +8,7 @@ use crate::ask::{Ask, Format, Input, Refusal};
 use crate::dialect::Dialect;
 use crate::fields::{flag, integer, model, number, present, split_unknown, text};
 use crate::items::{named, object, only, required, rest};
+use crate::places::places;
 
 /// Alternatives per token, as in OpenAI's API.
 const TOP_LOGPROBS_MAX: u64 = 20;
@@ -64,8 +65,10 @@ pub fn parse(body: &Map<String, Value>) -> Result<Ask, Refusal> {
     // The answer repeats them; `write` does not, since they are the first turn.
     descriptive.extend(present(body, INSTRUCTIONS).map(|sent| (INSTRUCTIONS.to_owned(), sent.clone())));
     let (tools, tool_choice) = tools::parse(body)?;
+    let turns = input::turns(body)?;
     Ok(Ask {
         dialect: Some(Dialect::Responses),
+        places: places(&turns, body.get("input"), "input"),
         tools,
         tool_choice,
         parallel_calls: flag(body, "parallel_tool_calls")?,
@@ -79,7 +82,7 @@ pub fn parse(body: &Map<String, Value>) -> Result<Ask, Refusal> {
         return_token_ids: flag(body, "return_token_ids")?.unwrap_or(false),
         descriptive,
         unknown,
-        ..Ask::new(model(body)?, Input::Turns(input::turns(body)?))
+        ..Ask::new(model(body)?, Input::Turns(turns))
     })
 }
 

@@ -16,6 +16,7 @@ use crate::dialect::Dialect;
 use crate::fields::decimal;
 use crate::image::Image;
 use crate::items::join;
+use crate::places;
 
 /// The body of `POST /v1/responses`.
 pub fn write(ask: &Ask, model: &str, same_dialect: bool) -> Result<Value, Refusal> {
@@ -23,6 +24,9 @@ pub fn write(ask: &Ask, model: &str, same_dialect: bool) -> Result<Value, Refusa
     let Input::Turns(turns) = &ask.input else {
         return Err(Refusal::new("prompt", "this model's provider takes messages, not a prompt; send messages"));
     };
+    if !same_dialect {
+        places::check(ask, true)?;
+    }
     let mut body = Map::new();
     let mut set = |name: &str, value: Value| body.insert(name.to_owned(), value);
     set("model", json!(model));
