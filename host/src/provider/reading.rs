@@ -269,8 +269,62 @@ fn is_last(frame: &SseEvent) -> bool {
 #[cfg(test)]
 mod tests {
     use futures::FutureExt;
+    use reef_dialects::{Ask, Input, Piece};
+    use serde_json::{Map, json};
 
+    use super::super::upstream_tests::{Server, answer};
+    use super::super::{Answering, Passed};
     use super::*;
+
+    /// What comes of a stream with this body, asked for by a client of chat completions.
+    async fn streamed(body: &str) -> Result<Answering, ProviderError> {
+        let server = Server::start(vec![answer("200 OK", "text/event-stream", "", body)]).await;
+        let ask = Ask { stream: true, ..Ask::new("m", Input::Turns(Vec::new())) };
+        let sent = Map::from_iter([("model".to_owned(), json!("m"))]);
+        server.upstream(|_| {}).ask(&ask, &sent, Dialect::Chat, &Passed::default()).await
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_begins_with_an_error_or_says_nothing_is_no_answer() {
+        for (body, status) in [
+            ("data: {\"error\":{\"message\":\"dead\"}}\n\n", 502),
+            ("data: {\"error\":{\"message\":\"slow\",\"code\":\"rate_limit_exceeded\"}}\n\n", 429),
+            ("data: {\"error\":{\"message\":\"full\",\"type\":\"overloaded_error\"}}\n\n", 503),
+            ("", 502),
+            ("<html>hello</html>", 502),
+        ] {
+            let told = streamed(body).await.expect_err("no answer");
+            assert_eq!(told.status(), status, "{body}: {told}");
+        }
+    }
+
+    #[tokio::test]
+    async fn calls_without_ids_and_halves_of_characters_are_mended_for_record_and_client_alike() {
+        let call = json!({ "choices": [{ "index": 0, "delta": { "tool_calls": [{ "id": "", "function": { "name": "f", "arguments": "{}" } }] } }] });
+        let half = r#"{"choices":[{"index":0,"delta":{"content":"a\ud83d"}}]}"#;
+        let end = json!({ "choices": [{ "index": 0, "delta": {}, "finish_reason": "tool_calls" }] });
+        let body = format!("data: {half}\n\ndata: {call}\n\ndata: {end}\n\ndata: [DONE]\n\n");
+        let mut ids = Vec::new();
+        for _ in 0..2 {
+            let mut heard = streamed(&body).await.expect("an answer").heard;
+            while let Some(step) = heard.recv().await {
+                let Heard { events, raw } = step.expect("a step");
+                for event in events {
+                    let Event::Delta { pieces, .. } = event else { continue };
+                    let starts = pieces.into_iter().filter_map(|piece| match piece {
+                        Piece::CallStart { id, .. } => Some(id),
+                        _ => None,
+                    });
+                    for id in starts {
+                        let raw = &raw.as_ref().expect("a frame").data;
+                        assert!(raw.contains(&format!("\"id\":\"{id}\"")) && raw.contains("\"index\":0"), "{raw}");
+                        ids.push(id);
+                    }
+                }
+            }
+        }
+        assert!(ids.len() == 2 && ids[0] != ids[1], "{ids:?}");
+    }
 
     #[tokio::test]
     async fn long_frames_wait_one_at_a_time_and_short_ones_together() {

@@ -144,6 +144,32 @@ mod tests {
     }
 
     #[test]
+    fn what_the_clients_dialect_cannot_say_is_an_error_unless_it_is_passed_on() {
+        let pieces = vec![Piece::Foreign("server_tool_use".to_owned())];
+        let heard = |raw: bool| Heard {
+            events: vec![Event::Delta { choice: 0, pieces: pieces.clone(), tokens: Vec::new() }],
+            raw: raw.then(|| SseEvent { event: None, data: "{}".to_owned() }),
+        };
+        let told = voice().check(&heard(false), Dialect::Chat).expect_err("no word for it");
+        assert!(told.status() == 502 && told.to_string().contains("server_tool_use"), "{told}");
+        assert_eq!(voice().check(&heard(true), Dialect::Chat), Ok(()));
+    }
+
+    #[test]
+    fn the_record_of_what_was_passed_on_is_in_its_own_words() {
+        let mut voice = voice();
+        let end = r#"{"id":"theirs","choices":[{"index":0,"delta":{"content":"hi"},"finish_reason":"weird"}]}"#;
+        let raw = SseEvent { event: None, data: end.to_owned() };
+        voice.push(Heard { events: said(), raw: Some(raw) }, true);
+        let envelope =
+            Envelope { receipt: "r".to_owned(), release: "l".to_owned(), model: "m".to_owned(), created_s: 1 };
+        let ask = Ask::new("m", Input::Text("x".to_owned()));
+        let record = voice.whole(Dialect::Chat, (&ask, &envelope), &Reply::default());
+        assert_eq!((&record["id"], &record["choices"][0]["finish_reason"]), (&"theirs".into(), &"weird".into()));
+        assert_eq!(record["reef"]["agent_record_id"], "r");
+    }
+
+    #[test]
     fn frames_are_passed_on_with_what_nobody_knows() {
         let mut voice = voice();
         let raw = SseEvent { event: None, data: "{\"choices\":[],\"odd\":1}".to_owned() };
