@@ -168,7 +168,9 @@ async fn failures_are_told_in_the_clients_dialect_and_recorded() {
     }
     let answer = caller.post(CHAT, chat("locked", json!({}))).await;
     let told = answer.body["error"]["message"].as_str().unwrap();
-    assert!(answer.status == StatusCode::SERVICE_UNAVAILABLE && !told.contains("sk-"), "{told}");
+    assert!(answer.status == StatusCode::BAD_GATEWAY && !told.contains("sk-"), "{told}");
+    let headers = &answer.headers;
+    assert!(headers.get("retry-after").is_none() && headers["x-should-retry"] == "false", "{headers:?}");
     host.stop().await;
 }
 

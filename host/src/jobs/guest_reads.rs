@@ -109,7 +109,9 @@ pub fn messages(inference: &Inference) -> Vec<Message> {
 /// The text of a recorded answer, that of its first choice.
 pub fn answer(inference: &Inference) -> String {
     let mut reply = Reply::default();
-    for event in Dialect::of_path(&inference.path).read_whole(&inference.response).unwrap_or_default() {
+    for event in
+        Dialect::of_path(&inference.path).read_whole(&inference.response, inference.id.as_str()).unwrap_or_default()
+    {
         reply.push(&event);
     }
     reply.choices.first().map(|choice| text(&choice.parts)).unwrap_or_default()

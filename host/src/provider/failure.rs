@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
+use reef_dialects::{OVERFLOW, is_overflow};
 use reqwest::StatusCode;
 use serde_json::Value;
 
@@ -15,6 +16,8 @@ const SENTENCE_CHARS_MAX: usize = 500;
 const NAME_CHARS_MAX: usize = 64;
 /// A shorter key would be found in ordinary words.
 const KEY_CHARS_MIN: usize = 6;
+/// Code of a refusal that only the server's operator can end.
+pub const ACCOUNT_REFUSED: &str = "provider_account_refused";
 /// Stands for a key.
 const REDACTED: &str = "[redacted]";
 
@@ -94,14 +97,22 @@ impl Failure<'_> {
             401..=403 => {
                 let told = self.secret.without_parts(&told);
                 tracing::warn!(provider, upstream.status = status, told, "the provider does not accept the key");
-                ProviderError::Unavailable(format!(
-                    "provider '{provider}' does not accept this server's key or account; its operator must correct it"
-                ))
+                // 502 without a time to wait: the same request fails until somebody corrects it.
+                ProviderError::Refused {
+                    status: StatusCode::BAD_GATEWAY.as_u16(),
+                    code: ACCOUNT_REFUSED.to_owned(),
+                    message: format!(
+                        "provider '{provider}' does not accept this server's key or account; its operator must correct it"
+                    ),
+                    param: None,
+                    retry_after_s: None,
+                }
             }
             400..500 => ProviderError::Refused {
                 status,
-                code: self
-                    .name(body.as_ref(), "code")
+                code: Some(OVERFLOW.to_owned())
+                    .filter(|_| is_overflow(&told))
+                    .or(self.name(body.as_ref(), "code"))
                     .or(self.name(body.as_ref(), "type"))
                     .unwrap_or_else(default_code),
                 message: told,
@@ -160,10 +171,20 @@ mod tests {
     fn a_key_an_account_or_a_server_at_fault_is_not_the_clients_matter() {
         for status in [401, 402, 403, 500, 502, 503, 529] {
             let told = error(status, r#"{"error":{"message":"Incorrect key sk-very-secret"}}"#);
-            assert_eq!(told.status(), 503, "{told}");
+            assert_eq!(told.status(), if status < 500 { 502 } else { 503 }, "{told}");
             assert!(!told.to_string().contains("very-secret"), "{told}");
         }
         assert_eq!(error(302, "").status(), 502);
+    }
+
+    #[test]
+    fn a_conversation_that_is_too_long_has_one_code_whoever_says_so() {
+        for body in [
+            r#"{"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long: 210000 tokens > 200000 maximum"}}"#,
+            r#"{"error":{"code":400,"type":"BadRequestError","message":"This model's maximum context length is 10 tokens"}}"#,
+        ] {
+            assert_eq!(error(400, body).code(), OVERFLOW, "{body}");
+        }
     }
 
     #[test]

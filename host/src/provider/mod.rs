@@ -4,7 +4,7 @@
 
 pub mod config;
 pub mod embedded;
-mod failure;
+pub mod failure;
 mod reading;
 mod retry;
 pub mod upstream;
@@ -47,7 +47,7 @@ pub enum ProviderError {
     /// The request is at fault: told to the client in its dialect.
     #[error("{message}")]
     Refused {
-        /// HTTP status, from 400 to 499.
+        /// HTTP status, from 400 to 499; 502 where the provider does not accept this server's key.
         status: u16,
         /// Stable code.
         code: String,

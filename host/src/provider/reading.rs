@@ -1,6 +1,7 @@
 //! The body of an upstream's answer becomes steps, as fast as whoever hears them takes them.
 //! `Upstream::ask` begins it; it ends with the answer, with the first error, or when nobody hears it any more, which
-//! closes the connection. Sizes, silences and the time in all are bounded, and so is what waits for a slow hearer.
+//! closes the connection. A stream begins with its first step: until then its error is that of the request. Sizes,
+//! silences and the time in all are bounded, and so is what waits for a slow hearer.
 
 use std::time::Duration;
 
@@ -9,9 +10,10 @@ use reqwest::Response;
 use reqwest::header::CONTENT_TYPE;
 use serde_json::Value;
 use tokio::sync::mpsc::{self, Sender};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use reef_dialects::{Dialect, Event, SseEvent, SseReader};
+use reef_dialects::{Dialect, Event, Mender, OVERFLOW, SseEvent, SseReader, is_overflow, reported};
 
 use super::failure::Secret;
 use super::{HEARD_MAX, Heard, ProviderError};
@@ -39,6 +41,8 @@ pub struct Reading {
     pub dialect: Dialect,
     /// A stream was asked for.
     pub streamed: bool,
+    /// Part of the ids that the upstream leaves out; no other answer has it.
+    pub answer: String,
     /// The client speaks the same dialect.
     pub same: bool,
     /// The longest silence.
@@ -56,6 +60,8 @@ enum Form {
 }
 
 type Heards = Sender<Result<Heard, ProviderError>>;
+/// Told once: that there is a first step, or why there is none.
+type Begins = oneshot::Sender<Result<(), ProviderError>>;
 
 /// Counts a request when it has come to its end, however it does.
 #[derive(Debug)]
@@ -82,8 +88,10 @@ impl Reading {
         let (sender, heard) = mpsc::channel(HEARD_MAX);
         let read = match self.form(&response) {
             Ok(Form::Stream) => {
-                tokio::spawn(self.run(response, sender, outcome));
-                return Ok(heard);
+                let (begins, begun) = oneshot::channel();
+                tokio::spawn(self.run(response, sender, begins, outcome));
+                // Whoever drops the sender untold has told the end by the steps.
+                return begun.await.unwrap_or(Ok(())).map(|()| heard);
             }
             Ok(Form::Object) => self.object(&mut response).await,
             Err(error) => Err(error),
@@ -95,14 +103,18 @@ impl Reading {
     }
 
     /// Reads a stream to its end.
-    async fn run(self, mut response: Response, heard: Heards, mut outcome: Outcome) {
+    async fn run(self, mut response: Response, heard: Heards, begins: Begins, mut outcome: Outcome) {
+        let mut begins = Some(begins);
         tokio::select! {
             () = heard.closed() => return,
-            read = self.stream(&mut response, &heard) => match read {
+            read = self.stream(&mut response, &heard, &mut begins) => match read {
                 Ok(()) => outcome.outcome = "answered",
                 Err(error) => {
                     // A receiver that is gone has no use for the error.
-                    let _ = heard.send(Err(error)).await;
+                    match begins {
+                        Some(begins) => drop(begins.send(Err(error))),
+                        None => drop(heard.send(Err(error)).await),
+                    }
                     outcome.outcome = "broken";
                     return;
                 }
@@ -133,8 +145,10 @@ impl Reading {
         let bytes = self.whole(response, WHOLE_BYTES_MAX).await?;
         let text = String::from_utf8(bytes).map_err(|_| self.broken("it is not UTF-8"))?;
         let text = self.secret.redacted(text);
+        let text = Mender::new(self.dialect, &self.answer).whole(text);
         let body: Value = serde_json::from_str(&text).map_err(|_| self.broken("it is not JSON"))?;
-        let events = self.dialect.read_whole(&body).map_err(|sentence| self.broken(&sentence))?;
+        let events = self.dialect.read_whole(&body, &self.answer);
+        let events = events.map_err(|sentence| self.reported(&sentence, &text))?;
         // Where a stream was asked for, the object's frames are written from its events.
         let raw = (self.same && !self.streamed).then_some(SseEvent { event: None, data: text });
         Ok(Heard { events, raw })
@@ -152,8 +166,14 @@ impl Reading {
         Ok(bytes)
     }
 
-    async fn stream(&self, response: &mut Response, heard: &Heards) -> Result<(), ProviderError> {
-        let (mut frames, mut reader) = (SseReader::new(EVENT_BYTES_MAX), self.dialect.reader());
+    async fn stream(
+        &self,
+        response: &mut Response,
+        heard: &Heards,
+        begins: &mut Option<Begins>,
+    ) -> Result<(), ProviderError> {
+        let (mut frames, mut reader) = (SseReader::new(EVENT_BYTES_MAX), self.dialect.reader(&self.answer));
+        let mut mender = Mender::new(self.dialect, &self.answer);
         let (mut bytes, mut ended) = (0, false);
         while !ended {
             let chunk = self.chunk(response).await?;
@@ -168,14 +188,20 @@ impl Reading {
             ended = chunk.is_none();
             for mut frame in read {
                 frame.data = self.secret.redacted(frame.data);
-                let events = reader.push(&frame).map_err(|sentence| self.broken(&sentence))?;
                 ended |= is_last(&frame);
-                let bytes = frame.data.len();
-                let raw = (self.same && self.streamed).then_some(frame);
-                send(heard, Heard { events, raw }, bytes).await;
+                for frame in mender.push(frame) {
+                    let events = reader.push(&frame).map_err(|sentence| self.reported(&sentence, &frame.data))?;
+                    let bytes = frame.data.len();
+                    let raw = (self.same && self.streamed).then_some(frame);
+                    if !events.is_empty() || raw.is_some() {
+                        begin(begins);
+                    }
+                    send(heard, Heard { events, raw }, bytes).await;
+                }
             }
         }
         let events: Vec<Event> = reader.finish().map_err(|sentence| self.broken(&sentence))?;
+        begin(begins);
         send(heard, Heard { events, raw: None }, 0).await;
         Ok(())
     }
@@ -192,8 +218,33 @@ impl Reading {
         }
     }
 
+    /// An error of which `data` may say what kind it is.
+    fn reported(&self, sentence: &str, data: &str) -> ProviderError {
+        let broken = self.broken(sentence);
+        let (status, code) = if is_overflow(sentence) { (400, OVERFLOW) } else { reported(data).unwrap_or((502, "")) };
+        match status {
+            502 => broken,
+            503 => ProviderError::Unavailable(broken.to_string()),
+            status => ProviderError::Refused {
+                status,
+                code: code.to_owned(),
+                message: broken.to_string(),
+                param: None,
+                retry_after_s: None,
+            },
+        }
+    }
+
     fn broken(&self, sentence: &str) -> ProviderError {
         self.secret.broken(&self.provider, sentence)
+    }
+}
+
+/// Tells once that the answer has begun.
+fn begin(begins: &mut Option<Begins>) {
+    if let Some(begins) = begins.take() {
+        // Whoever asked may have gone; `run` notices.
+        let _ = begins.send(Ok(()));
     }
 }
 
@@ -218,8 +269,62 @@ fn is_last(frame: &SseEvent) -> bool {
 #[cfg(test)]
 mod tests {
     use futures::FutureExt;
+    use reef_dialects::{Ask, Input, Piece};
+    use serde_json::{Map, json};
 
+    use super::super::upstream_tests::{Server, answer};
+    use super::super::{Answering, Passed};
     use super::*;
+
+    /// What comes of a stream with this body, asked for by a client of chat completions.
+    async fn streamed(body: &str) -> Result<Answering, ProviderError> {
+        let server = Server::start(vec![answer("200 OK", "text/event-stream", "", body)]).await;
+        let ask = Ask { stream: true, ..Ask::new("m", Input::Turns(Vec::new())) };
+        let sent = Map::from_iter([("model".to_owned(), json!("m"))]);
+        server.upstream(|_| {}).ask(&ask, &sent, Dialect::Chat, &Passed::default()).await
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_begins_with_an_error_or_says_nothing_is_no_answer() {
+        for (body, status) in [
+            ("data: {\"error\":{\"message\":\"dead\"}}\n\n", 502),
+            ("data: {\"error\":{\"message\":\"slow\",\"code\":\"rate_limit_exceeded\"}}\n\n", 429),
+            ("data: {\"error\":{\"message\":\"full\",\"type\":\"overloaded_error\"}}\n\n", 503),
+            ("", 502),
+            ("<html>hello</html>", 502),
+        ] {
+            let told = streamed(body).await.expect_err("no answer");
+            assert_eq!(told.status(), status, "{body}: {told}");
+        }
+    }
+
+    #[tokio::test]
+    async fn calls_without_ids_and_halves_of_characters_are_mended_for_record_and_client_alike() {
+        let call = json!({ "choices": [{ "index": 0, "delta": { "tool_calls": [{ "id": "", "function": { "name": "f", "arguments": "{}" } }] } }] });
+        let half = r#"{"choices":[{"index":0,"delta":{"content":"a\ud83d"}}]}"#;
+        let end = json!({ "choices": [{ "index": 0, "delta": {}, "finish_reason": "tool_calls" }] });
+        let body = format!("data: {half}\n\ndata: {call}\n\ndata: {end}\n\ndata: [DONE]\n\n");
+        let mut ids = Vec::new();
+        for _ in 0..2 {
+            let mut heard = streamed(&body).await.expect("an answer").heard;
+            while let Some(step) = heard.recv().await {
+                let Heard { events, raw } = step.expect("a step");
+                for event in events {
+                    let Event::Delta { pieces, .. } = event else { continue };
+                    let starts = pieces.into_iter().filter_map(|piece| match piece {
+                        Piece::CallStart { id, .. } => Some(id),
+                        _ => None,
+                    });
+                    for id in starts {
+                        let raw = &raw.as_ref().expect("a frame").data;
+                        assert!(raw.contains(&format!("\"id\":\"{id}\"")) && raw.contains("\"index\":0"), "{raw}");
+                        ids.push(id);
+                    }
+                }
+            }
+        }
+        assert!(ids.len() == 2 && ids[0] != ids[1], "{ids:?}");
+    }
 
     #[tokio::test]
     async fn long_frames_wait_one_at_a_time_and_short_ones_together() {

@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 use reqwest::StatusCode;
-use reqwest::header::{HeaderMap, RETRY_AFTER};
+use reqwest::header::{DATE, HeaderMap, HeaderName, RETRY_AFTER};
 
 /// The first pause; each later one is twice as long.
 const PAUSE_FIRST: Duration = Duration::from_millis(250);
@@ -13,6 +13,12 @@ const PAUSE_FIRST: Duration = Duration::from_millis(250);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// All pauses of one request together.
 const PAUSES_MAX: Duration = Duration::from_secs(30);
+
+/// A pause that is written with a point is shorter.
+const SECONDS_MAX: f64 = 1e9;
+const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+/// Days from 1 March of the year 0 to 1 January 1970.
+const EPOCH_DAYS: i64 = 719_468;
 
 /// The tries of one request.
 #[derive(Debug)]
@@ -54,10 +60,40 @@ pub fn is_passing(status: StatusCode) -> bool {
     matches!(status.as_u16(), 429 | 502 | 503 | 504 | 529)
 }
 
-/// `Retry-After` in seconds; dates are not read, since clocks differ.
-pub fn asked_pause(headers: &HeaderMap) -> Option<Duration> {
-    let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
-    Some(Duration::from_secs(seconds))
+/// `Retry-After`, in whole seconds, rounded up. A date counts from the answer's own, since clocks differ, or else from
+/// `now_s`, seconds since the epoch.
+pub fn asked_pause(headers: &HeaderMap, now_s: i64) -> Option<Duration> {
+    let text = |name: HeaderName| headers.get(name)?.to_str().ok().map(str::trim);
+    let asked = text(RETRY_AFTER)?;
+    if let Ok(seconds) = asked.parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    if asked.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
+        let seconds: f64 = asked.parse().ok()?;
+        return (seconds.ceil() < SECONDS_MAX).then(|| Duration::from_secs(seconds.ceil() as u64));
+    }
+    let from = text(DATE).and_then(epoch_seconds).unwrap_or(now_s);
+    Some(Duration::from_secs(u64::try_from(epoch_seconds(asked)? - from).unwrap_or(0)))
+}
+
+/// Seconds since the epoch of a date as HTTP has it: `Wed, 21 Oct 2015 07:28:00 GMT`.
+fn epoch_seconds(date: &str) -> Option<i64> {
+    let (_, rest) = date.split_once(", ")?;
+    let mut fields = rest.split(' ');
+    let day: i64 = fields.next()?.parse().ok().filter(|day| (1..=31).contains(day))?;
+    let name = fields.next()?;
+    let month = (0_i64..).zip(MONTHS).find_map(|(month, known)| (known == name).then_some(month))?;
+    let year: i64 = fields.next()?.parse().ok().filter(|year| (1970..=9999).contains(year))?;
+    let mut clock =
+        fields.next()?.splitn(3, ':').map(|part| part.parse::<i64>().ok().filter(|part| (0..=60).contains(part)));
+    let (hours, minutes, seconds) = (clock.next()??, clock.next()??, clock.next()??);
+    if fields.next() != Some("GMT") {
+        return None;
+    }
+    // Days since the epoch, with a year that begins in March so that the leap day is its last.
+    let (month, year) = if month < 2 { (month + 10, year - 1) } else { (month - 2, year) };
+    let days = 365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 1 - EPOCH_DAYS;
+    Some(days * 86_400 + hours * 3600 + minutes * 60 + seconds)
 }
 
 #[cfg(test)]
@@ -87,14 +123,33 @@ mod tests {
     }
 
     #[test]
-    fn only_whole_seconds_are_read() {
-        let asked = |value: &str| {
-            let headers = [(RETRY_AFTER, value.parse().expect("a header"))].into_iter().collect();
-            asked_pause(&headers)
+    fn seconds_fractions_and_dates_are_read() {
+        const DATED: &str = "Wed, 21 Oct 2015 07:28:00 GMT";
+        let asked = |value: &str, date: Option<&str>| {
+            let date = date.map(|date| (DATE, date.parse().expect("a header")));
+            let asked = (RETRY_AFTER, value.parse().expect("a header"));
+            asked_pause(&[asked].into_iter().chain(date).collect(), 1_445_412_470)
         };
-        assert_eq!(asked("2"), Some(Duration::from_secs(2)));
-        for other in ["-1", "soon", "", "Wed, 21 Oct 2015 07:28:00 GMT", "99999999999999999999"] {
-            assert_eq!(asked(other), None, "{other}");
+        let seconds = |seconds| Some(Duration::from_secs(seconds));
+        for (value, pause) in [("2", 2), ("0.2", 1), ("1.0", 1), ("59.5", 60), (DATED, 10)] {
+            assert_eq!(asked(value, None), seconds(pause), "{value}");
+        }
+        assert_eq!(asked(DATED, Some("Wed, 21 Oct 2015 07:27:00 GMT")), seconds(60));
+        assert_eq!(asked(DATED, Some("Wed, 21 Oct 2015 08:00:00 GMT")), seconds(0));
+        for other in ["-1", "soon", "", ".", "1.5.2", "Wed, 21 Okt 2015 07:28:00 GMT", "99999999999999999999.0"] {
+            assert_eq!(asked(other, None), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn dates_become_seconds_since_the_epoch() {
+        for (date, seconds) in [
+            ("Thu, 01 Jan 1970 00:00:00 GMT", 0),
+            ("Wed, 21 Oct 2015 07:28:00 GMT", 1_445_412_480),
+            ("Thu, 29 Feb 2024 23:59:59 GMT", 1_709_251_199),
+            ("Fri, 01 Mar 2024 00:00:00 GMT", 1_709_251_200),
+        ] {
+            assert_eq!(epoch_seconds(date), Some(seconds), "{date}");
         }
     }
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use axum::body::Bytes;
+use reef_core::RecordId;
 use reef_dialects::{Ask, Dialect, Reply};
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Response, Url};
@@ -19,6 +20,7 @@ use super::failure::{Failure, Secret};
 use super::reading::{Reading, WHOLE_BYTES_MAX};
 use super::retry::{Tries, asked_pause, is_passing};
 use super::{Answering, Passed, ProviderError};
+use crate::clock::now_ms;
 use crate::error::StartError;
 use crate::tls;
 
@@ -29,6 +31,8 @@ const FAILURE_TIME_MAX: Duration = Duration::from_secs(5);
 /// Connections that wait for the next request, and for how long.
 const POOLED_MAX: usize = 64;
 const POOLED_TIME_MAX: Duration = Duration::from_secs(90);
+/// Characters of an answer's name: 64 bits of hexadecimal digits.
+const ANSWER_NAME_CHARS: usize = 16;
 /// Anthropic's API demands the version of its contract.
 const ANTHROPIC_VERSION: (&str, &str) = ("anthropic-version", "2023-06-01");
 
@@ -175,6 +179,7 @@ impl Upstream {
             provider: self.name.clone(),
             secret: self.secret.clone(),
             dialect: self.dialect,
+            answer: answer_name(),
             streamed,
             same,
             idle_max: self.idle_max,
@@ -265,7 +270,7 @@ impl Upstream {
     }
 
     async fn failed(&self, mut response: Response) -> Failed {
-        let (status, asked) = (response.status(), asked_pause(response.headers()));
+        let (status, asked) = (response.status(), asked_pause(response.headers(), now_ms() / 1000));
         // A body that does not end says no more than its status.
         let reading = Reading { answer_max: FAILURE_TIME_MAX, ..self.reading(false, false) };
         let body = reading.whole(&mut response, FAILURE_BYTES_MAX).await.unwrap_or_default();
@@ -321,6 +326,13 @@ impl Serialize for Renamed<'_> {
         }
         fields.end()
     }
+}
+
+/// The random end of an id: names of calls have to be short.
+fn answer_name() -> String {
+    let id = RecordId::fresh();
+    let id = id.as_str();
+    id.get(id.len().saturating_sub(ANSWER_NAME_CHARS)..).unwrap_or(id).to_owned()
 }
 
 fn address(text: &str) -> Result<Url, String> {

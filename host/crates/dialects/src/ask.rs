@@ -1,7 +1,11 @@
 //! What a client asks for, in no dialect's words.
 //! Each dialect's `parse` makes one from a body, its `write` makes a body of one.
 
+use std::borrow::Cow;
+
 use serde_json::{Map, Value};
+
+use crate::dialect::Dialect;
 
 /// A body that cannot be honoured; the host answers 400 in the dialect's shape.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -28,10 +32,14 @@ impl Refusal {
 /// A request for an answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ask {
+    /// The dialect that it came in; none for what the server asks by itself.
+    pub dialect: Option<Dialect>,
     /// `model`, as sent.
     pub model: String,
     /// What is to be continued.
     pub input: Input,
+    /// Where in the body the `Part::Other` of the turns stand, in their order, as far as that is known.
+    pub places: Vec<String>,
     /// Functions that the model may call.
     pub tools: Vec<Tool>,
     /// Whether it must.
@@ -80,8 +88,10 @@ impl Ask {
     /// A request that leaves everything else to the provider.
     pub fn new(model: impl Into<String>, input: Input) -> Self {
         Self {
+            dialect: None,
             model: model.into(),
             input,
+            places: Vec::new(),
             tools: Vec::new(),
             tool_choice: ToolChoice::Auto,
             parallel_calls: None,
@@ -122,6 +132,24 @@ impl Ask {
             _ => "high",
         });
         reasoning.as_str().or_else(|| word("effort")).or(budget)
+    }
+
+    /// What the client's dialect calls a field that this one calls `name`.
+    pub(crate) fn named<'a>(&self, name: &'a str) -> &'a str {
+        match (self.dialect, name) {
+            (Some(Dialect::Messages), "stop") => "stop_sequences",
+            (Some(Dialect::Messages), "response_format") => "output_config.format",
+            (Some(Dialect::Responses), "response_format") => "text.format",
+            (Some(Dialect::Responses), "logprobs") => "top_logprobs",
+            (Some(Dialect::Responses), "messages") => "input",
+            _ => name,
+        }
+    }
+
+    /// A refusal of a field that this dialect calls `name`, in the client's words.
+    pub(crate) fn unsupported(&self, name: &str) -> Refusal {
+        let name = self.named(name);
+        Refusal::new(name, format!("{name} is not supported by this model's provider; leave it out"))
     }
 
     /// Refuses the first field that no code here knows: only the dialect it came in can say it.
@@ -222,6 +250,17 @@ pub struct Tool {
     pub strict: bool,
     /// A tool of another type (web_search, custom, mcp, local_shell …), as sent; `None` for a function.
     pub hosted: Option<Value>,
+}
+
+impl Part {
+    /// Text of a result for dialects that have no other word for a failure.
+    pub(crate) fn told(text: &str, failed: bool) -> Cow<'_, str> {
+        match (failed, text) {
+            (false, text) => Cow::Borrowed(text),
+            (true, "") => Cow::Borrowed("The tool failed."),
+            (true, text) => Cow::Owned(format!("The tool failed: {text}")),
+        }
+    }
 }
 
 impl Tool {

@@ -2,13 +2,15 @@
 //! Whoever serves a route or calls an upstream names a `Dialect` and needs no module's own types; errors have their
 //! shape here, since they are the same for every route of a dialect.
 
+use std::borrow::Cow;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::ask::{Ask, Refusal};
-use crate::reply::{Envelope, Event, Frame, Reply};
+use crate::reply::{Envelope, Event, Frame, Piece, Reply};
 use crate::sse::SseEvent;
-use crate::{chat, completions, messages, responses};
+use crate::{chat, completions, messages, responses, trouble};
 
 /// A wire dialect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
@@ -77,10 +79,10 @@ impl Dialect {
         }
     }
 
-    /// The reader of an upstream's stream.
-    pub fn reader(self) -> Reader {
+    /// The reader of an upstream's stream; `answer` as in `Mender::new`.
+    pub fn reader(self, answer: &str) -> Reader {
         match self {
-            Self::Chat => Reader::Chat(chat::Reader::new()),
+            Self::Chat => Reader::Chat(chat::Reader::of(answer)),
             Self::Completions => Reader::Completions(completions::Reader::new()),
             Self::Messages => Reader::Messages(messages::Reader::new()),
             Self::Responses => Reader::Responses(responses::Reader::new()),
@@ -88,9 +90,9 @@ impl Dialect {
     }
 
     /// The events of an upstream's whole answer; the error is a sentence about the upstream.
-    pub fn read_whole(self, body: &Value) -> Result<Vec<Event>, String> {
+    pub fn read_whole(self, body: &Value, answer: &str) -> Result<Vec<Event>, String> {
         match self {
-            Self::Chat => chat::read_whole(body),
+            Self::Chat => chat::read_whole_of(body, answer),
             Self::Completions => completions::read_whole(body),
             Self::Messages => messages::read_whole(body),
             Self::Responses => responses::read_whole(body),
@@ -104,6 +106,24 @@ impl Dialect {
             Self::Completions => completions::whole(ask, envelope, reply),
             Self::Messages => messages::whole(ask, envelope, reply),
             Self::Responses => responses::whole(ask, envelope, reply),
+        }
+    }
+
+    /// Has the dialect words for all of it? If not, a sentence about the upstream says for what it has none.
+    pub fn check_says(self, events: &[Event]) -> Result<(), String> {
+        let pieces = events.iter().filter_map(|event| match event {
+            Event::Delta { pieces, .. } => Some(pieces),
+            _ => None,
+        });
+        let unsaid = pieces.flatten().find_map(|piece| match (piece, self) {
+            (Piece::Foreign(kind), _) => Some(kind.as_str()),
+            (Piece::CustomStart { .. }, Self::Messages | Self::Completions) => Some("a custom tool's call"),
+            (Piece::CallStart { .. }, Self::Completions) => Some("a call"),
+            _ => None,
+        });
+        match unsaid {
+            None => Ok(()),
+            Some(what) => Err(format!("it holds {what}, which the client's dialect has no word for")),
         }
     }
 
@@ -123,9 +143,14 @@ impl Dialect {
         }
     }
 
+    /// The sentence of an error in the words that clients of the dialect look for.
+    pub fn error_message<'a>(self, code: &str, message: &'a str) -> Cow<'a, str> {
+        trouble::message(self, code, message)
+    }
+
     /// The body of an error. Anthropic's shape has no place for the parameter, which its message names.
     pub fn error_body(self, status: u16, code: &str, message: &str, param: Option<&str>) -> Value {
-        let kind = self.error_kind(status);
+        let (kind, message) = (self.error_kind(status), self.error_message(code, message));
         match self {
             Self::Messages => json!({ "type": "error", "error": { "type": kind, "message": message, "code": code } }),
             _ => json!({ "error": { "message": message, "type": kind, "param": param, "code": code } }),

@@ -7,15 +7,22 @@
 #[cfg(test)]
 mod answers;
 mod ask;
+mod assembly;
+mod carry;
 pub mod chat;
 pub mod completions;
+#[cfg(test)]
+mod crossing_tests;
+mod custom;
 mod dialect;
 mod fields;
 mod image;
 mod items;
+mod mend;
 pub mod messages;
 mod openai;
 mod order;
+mod places;
 mod receipt;
 pub mod relay;
 #[cfg(test)]
@@ -25,9 +32,12 @@ pub mod responses;
 mod sse;
 #[cfg(test)]
 mod translation_tests;
+mod trouble;
 
 pub use ask::{Ask, Format, Input, Part, Refusal, Role, Tool, ToolChoice, Turn};
 pub use dialect::{Dialect, Reader, Writer};
+pub use mend::Mender;
 pub use relay::Relay;
 pub use reply::{Choice, Envelope, Event, Frame, FrameData, Piece, Reply, Stop, TokenInfo, Usage};
 pub use sse::{SseEvent, SseReader, SseTooLong};
+pub use trouble::{OVERFLOW, is_overflow, reported};

@@ -25,6 +25,13 @@ pub(crate) enum Block {
         /// The function.
         name: String,
     },
+    /// A call of a custom tool.
+    Custom {
+        /// Its id.
+        id: String,
+        /// The tool.
+        name: String,
+    },
 }
 
 /// What to write next.
@@ -67,7 +74,7 @@ enum Said {
 #[derive(Debug)]
 enum Waiting {
     Said { said: Said, text: String, signature: Option<String> },
-    Call { call: usize, id: String, name: String },
+    Call { call: usize, block: Block },
 }
 
 impl InOrder {
@@ -84,13 +91,12 @@ impl InOrder {
             Piece::Refusal(text) => self.say(Said::Refusal, text, steps),
             Piece::Signature(signature) => self.sign(signature, steps),
             Piece::CallStart { call, id, name } => {
-                if self.must_wait() {
-                    self.arguments.entry(*call).or_default();
-                    self.waiting.push_back(Waiting::Call { call: *call, id: id.clone(), name: name.clone() });
-                } else {
-                    self.open_call(*call, id.clone(), name.clone(), steps);
-                }
+                self.start(*call, Block::Call { id: id.clone(), name: name.clone() }, steps);
             }
+            Piece::CustomStart { call, id, name } => {
+                self.start(*call, Block::Custom { id: id.clone(), name: name.clone() }, steps);
+            }
+            Piece::Foreign(_) => {}
             Piece::CallArguments { call, text } => self.argue(*call, text, steps),
         }
     }
@@ -112,6 +118,15 @@ impl InOrder {
 
     fn must_wait(&self) -> bool {
         matches!(&self.open, Some(Open::Call { json, .. }) if !json.reached())
+    }
+
+    fn start(&mut self, call: usize, block: Block, steps: &mut Vec<Step>) {
+        if self.must_wait() {
+            self.arguments.entry(call).or_default();
+            self.waiting.push_back(Waiting::Call { call, block });
+        } else {
+            self.open_call(call, block, steps);
+        }
     }
 
     fn say(&mut self, said: Said, text: &str, steps: &mut Vec<Step>) {
@@ -170,8 +185,8 @@ impl InOrder {
 
     fn begin(&mut self, next: Waiting, steps: &mut Vec<Step>) {
         match next {
-            Waiting::Call { call, id, name } => {
-                self.open_call(call, id, name, steps);
+            Waiting::Call { call, block } => {
+                self.open_call(call, block, steps);
                 let so_far = self.arguments.remove(&call).unwrap_or_default();
                 if let (Some(Open::Call { json, .. }), false) = (&mut self.open, so_far.is_empty()) {
                     json.read(&so_far);
@@ -206,10 +221,12 @@ impl InOrder {
         }));
     }
 
-    fn open_call(&mut self, call: usize, id: String, name: String, steps: &mut Vec<Step>) {
+    fn open_call(&mut self, call: usize, block: Block, steps: &mut Vec<Step>) {
         self.close(steps);
-        self.open = Some(Open::Call { call, json: JsonEnd::default() });
-        steps.push(Step::Open(Block::Call { id, name }));
+        // The input of a custom tool is any text: it may be over at any time.
+        let json = JsonEnd { reached: matches!(block, Block::Custom { .. }), ..JsonEnd::default() };
+        self.open = Some(Open::Call { call, json });
+        steps.push(Step::Open(block));
     }
 
     fn close(&mut self, steps: &mut Vec<Step>) {

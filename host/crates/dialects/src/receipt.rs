@@ -38,7 +38,7 @@ impl Ids {
         match event {
             Event::Started { prompt } => self.prompt(prompt.as_deref()),
             Event::Delta { choice: 0, tokens, .. } => self.tokens(tokens),
-            Event::Delta { .. } | Event::Finished { .. } | Event::Usage(_) => {}
+            Event::Delta { .. } | Event::Finished { .. } | Event::CacheWrites(_) | Event::Usage(_) => {}
         }
     }
 

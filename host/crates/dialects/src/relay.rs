@@ -1,12 +1,14 @@
 //! An answer passed on as the upstream wrote it, for a client and an upstream of one dialect.
-//! What no code here knows reaches the client unchanged. From the first frame on that ends a choice or the answer,
-//! everything waits for `close`, which puts the receipt in; usage that the client did not ask for is left out.
+//! What no code here knows reaches the client unchanged, and `whole` tells the record what was passed on. The frames
+//! that end a choice or the answer wait for `close`, which puts the receipt in; usage that the client did not ask for is
+//! left out.
 
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
 use crate::ask::Ask;
+use crate::assembly::Assembly;
 use crate::dialect::Dialect;
 use crate::openai::error_frames;
 use crate::receipt::reef;
@@ -23,10 +25,11 @@ pub struct Relay {
     dialect: Dialect,
     envelope: Envelope,
     include_usage: bool,
+    /// What the frames add up to.
+    answer: Assembly,
     /// Waits for the record; none until a choice, or the answer, has ended.
     held: Option<Vec<SseEvent>>,
-    /// Data of the first frame and of the last that was passed on.
-    first: String,
+    /// Data of the last frame that was passed on.
     last: String,
     /// Content blocks of a messages stream that are open.
     open: BTreeSet<u64>,
@@ -48,8 +51,8 @@ impl Relay {
             dialect,
             envelope,
             include_usage: ask.include_usage,
+            answer: Assembly::new(dialect),
             held: None,
-            first: String::new(),
             last: String::new(),
             open: BTreeSet::new(),
             ended: false,
@@ -58,8 +61,16 @@ impl Relay {
 
     /// What may leave at once of a frame; `events` is what the dialect's reader made of it.
     pub fn push(&mut self, raw: SseEvent, events: &[Event]) -> Vec<String> {
-        if self.ended || self.is_unwanted(&raw) {
+        if self.ended {
             return Vec::new();
+        }
+        let data = parsed(&raw.data);
+        self.answer.push(&data, kind(&data, &raw));
+        if self.is_unwanted(&raw) {
+            return Vec::new();
+        }
+        if matches!(self.dialect, Dialect::Chat | Dialect::Completions) {
+            return self.push_chunk(raw, &data, events);
         }
         if events.iter().any(|event| matches!(event, Event::Finished { .. })) || self.is_end(&raw) {
             self.held.get_or_insert_default();
@@ -69,12 +80,51 @@ impl Relay {
             return Vec::new();
         }
         self.note_block(&raw);
-        if self.first.is_empty() {
-            self.first.clone_from(&raw.data);
+        vec![self.pass(raw)]
+    }
+
+    /// The whole answer so far, in the upstream's words; none before its first frame.
+    pub fn whole(&self) -> Option<Value> {
+        self.answer.whole().map(|answer| whole(answer, &self.envelope))
+    }
+
+    /// Other choices go on while the end of one waits.
+    fn push_chunk(&mut self, raw: SseEvent, data: &Value, events: &[Event]) -> Vec<String> {
+        let ends = |number: u64| {
+            let ends = |event: &Event| matches!(event, Event::Finished { choice, .. } if u64::from(*choice) == number);
+            events.iter().any(ends)
+        };
+        let choices = data.get("choices").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+        let numbered = choices
+            .iter()
+            .zip(0_u64..)
+            .map(|(choice, position)| (choice, choice.get("index").and_then(Value::as_u64).unwrap_or(position)));
+        let (ended, others): (Vec<_>, Vec<_>) = numbered.partition(|(_, number)| ends(*number));
+        if ended.is_empty() {
+            if is_usage(&raw) || self.is_end(&raw) {
+                self.held.get_or_insert_default().push(raw);
+                return Vec::new();
+            }
+            return vec![self.pass(raw)];
         }
+        if others.is_empty() {
+            self.held.get_or_insert_default().push(raw);
+            return Vec::new();
+        }
+        let only = |choices: &[(&Value, u64)]| {
+            let mut body = data.clone();
+            body["choices"] = choices.iter().map(|(choice, _)| (*choice).clone()).collect();
+            SseEvent { event: raw.event.clone(), data: body.to_string() }
+        };
+        let (held, passed) = (only(&ended), only(&others));
+        self.held.get_or_insert_default().push(held);
+        vec![self.pass(passed)]
+    }
+
+    fn pass(&mut self, raw: SseEvent) -> String {
         let text = to_sse(&raw);
         self.last = raw.data;
-        vec![text]
+        text
     }
 
     /// What may leave once the record is durable: what was held, with the receipt in its place.
@@ -200,8 +250,7 @@ impl Relay {
 
     fn fail_response(&self, code: &str, message: &str, kind: &str) -> Vec<Frame> {
         let next = parsed(&self.last).get("sequence_number").and_then(Value::as_u64).map_or(0, |last| last + 1);
-        let mut answer = parsed(&self.first).get("response").filter(|head| head.is_object()).cloned();
-        let answer = answer.get_or_insert_with(|| json!({ "object": "response", "output": [] }));
+        let mut answer = self.answer.whole().unwrap_or_else(|| json!({ "object": "response", "output": [] }));
         answer["status"] = json!("failed");
         answer["error"] = json!({ "code": code, "message": message, "type": kind });
         let error = json!({ "code": code, "message": message, "param": null, "sequence_number": next });

@@ -37,7 +37,7 @@ fn upstream(dialect: Dialect, answer: &Answer, seed: u64) -> Vec<SseEvent> {
 
 /// The text that leaves at once, and that which waits for the record.
 fn relayed(dialect: Dialect, ask: &Ask, frames: &[SseEvent]) -> (String, String) {
-    let (mut relay, mut reader) = (Relay::new(dialect, ask, envelope()), dialect.reader());
+    let (mut relay, mut reader) = (Relay::new(dialect, ask, envelope()), dialect.reader(""));
     let mut now = String::new();
     for frame in frames {
         let events = reader.push(frame).expect("readable");
@@ -54,7 +54,7 @@ fn read_events(text: &str) -> Vec<SseEvent> {
 }
 
 fn heard(dialect: Dialect, frames: &[SseEvent]) -> Reply {
-    let mut reader = dialect.reader();
+    let mut reader = dialect.reader("");
     let mut events: Vec<Event> = frames.iter().flat_map(|frame| reader.push(frame).expect("readable")).collect();
     events.extend(reader.finish().expect("complete"));
     reply(&events)
@@ -83,7 +83,7 @@ proptest! {
         for dialect in DIALECTS {
             let frames = upstream(dialect, &answer, seed);
             let frames = &frames[..cut.index(frames.len())];
-            let (mut relay, mut reader) = (Relay::new(dialect, &ask(false), envelope()), dialect.reader());
+            let (mut relay, mut reader) = (Relay::new(dialect, &ask(false), envelope()), dialect.reader(""));
             let mut text = String::new();
             for frame in frames {
                 let events = reader.push(frame).expect("readable");
@@ -158,7 +158,7 @@ fn an_end_of_what_is_not_complete_is_held_and_dropped_when_the_answer_fails() {
             events_of(&[r#"{"type":"message_start"}"#, r#"{"type":"message_delta","delta":{"stop_reason":null}}"#]),
         ),
     ] {
-        let (mut relay, mut reader) = (Relay::new(dialect, &ask(false), envelope()), dialect.reader());
+        let (mut relay, mut reader) = (Relay::new(dialect, &ask(false), envelope()), dialect.reader(""));
         let leave: Vec<Vec<String>> =
             frames.iter().map(|frame| relay.push(frame.clone(), &reader.push(frame).expect("readable"))).collect();
         assert!(reader.finish().is_err(), "{frames:?}");
@@ -189,4 +189,103 @@ fn a_whole_answer_keeps_what_nobody_knows() {
     let raw = json!({ "id": "theirs", "odd": 1 });
     let reef = json!({ "agent_record_id": "r1", "release_id": "rel" });
     assert_eq!(whole(raw, &envelope()), json!({ "id": "theirs", "odd": 1, "reef": reef }));
+}
+
+/// What is passed on and held of frames that went through nothing, and the record of them.
+fn recorded(dialect: Dialect, frames: &[Value]) -> Value {
+    let (mut relay, mut reader) = (Relay::new(dialect, &ask(true), envelope()), dialect.reader(""));
+    for data in frames {
+        let frame = SseEvent { event: None, data: data.to_string() };
+        let events = reader.push(&frame).expect("readable");
+        relay.push(frame, &events);
+    }
+    relay.whole().expect("frames")
+}
+
+#[test]
+fn the_record_of_a_stream_says_what_went_over_the_wire() {
+    let item = |kind: &str| json!({ "type": kind, "id": kind, "call_id": "c", "name": "n", "input": "in", "odd": 1 });
+    let frames = [
+        json!({ "type": "response.created", "response": { "id": "theirs", "status": "in_progress", "output": [] } }),
+        json!({ "type": "response.output_item.done", "output_index": 0, "item": item("web_search_call") }),
+        json!({ "type": "response.output_item.done", "output_index": 1, "item": item("custom_tool_call") }),
+        json!({ "type": "response.completed", "response": { "id": "theirs", "status": "completed", "output": [] } }),
+    ];
+    let record = recorded(Dialect::Responses, &frames);
+    assert_eq!(record["output"], json!([item("web_search_call"), item("custom_tool_call")]));
+    assert_eq!((&record["id"], &record["reef"]["agent_record_id"]), (&json!("theirs"), &json!("r1")));
+    let frames = [
+        json!({ "type": "message_start", "message": { "id": "theirs", "content": [], "usage": { "input_tokens": 6, "cache_creation_input_tokens": 3 } } }),
+        json!({ "type": "content_block_start", "index": 0, "content_block": { "type": "server_tool_use", "id": "s", "name": "web_search", "input": {} } }),
+        json!({ "type": "content_block_delta", "index": 0, "delta": { "type": "input_json_delta", "partial_json": "{\"q\":1}" } }),
+        json!({ "type": "content_block_stop", "index": 0 }),
+        json!({ "type": "message_delta", "delta": { "stop_reason": "model_context_window_exceeded" }, "usage": { "output_tokens": 2 } }),
+        json!({ "type": "message_stop" }),
+    ];
+    let record = recorded(Dialect::Messages, &frames);
+    assert_eq!(record["stop_reason"], "model_context_window_exceeded");
+    assert_eq!(
+        record["content"],
+        json!([{ "type": "server_tool_use", "id": "s", "name": "web_search", "input": { "q": 1 } }])
+    );
+    assert_eq!(record["usage"], json!({ "input_tokens": 6, "cache_creation_input_tokens": 3, "output_tokens": 2 }));
+    let chunk = |delta: Value| json!({ "id": "theirs", "object": "chat.completion.chunk", "choices": [{ "index": 0, "delta": delta }] });
+    let frames = [
+        chunk(json!({ "role": "assistant", "function_call": { "name": "f", "arguments": "{" } })),
+        chunk(json!({ "function_call": { "arguments": "}" } })),
+        json!({ "choices": [{ "index": 0, "delta": {}, "finish_reason": "weird" }] }),
+    ];
+    let record = recorded(Dialect::Chat, &frames);
+    let choice = &record["choices"][0];
+    assert_eq!((&choice["finish_reason"], &record["object"]), (&json!("weird"), &json!("chat.completion")));
+    assert_eq!(choice["message"], json!({ "role": "assistant", "function_call": { "name": "f", "arguments": "{}" } }));
+}
+
+proptest! {
+    #[test]
+    fn the_record_reads_as_the_stream_did(answer in answer(), seed in any::<u64>()) {
+        for dialect in [Dialect::Messages, Dialect::Responses] {
+            let frames = upstream(dialect, &answer, seed);
+            let data: Vec<Value> = frames.iter().map(|frame| serde_json::from_str(&frame.data).expect("JSON")).collect();
+            let events = dialect.read_whole(&recorded(dialect, &data), "").expect("readable");
+            prop_assert_eq!(reply(&events), heard(dialect, &frames));
+        }
+    }
+}
+
+#[test]
+fn a_choice_goes_on_while_the_end_of_another_waits() {
+    let say =
+        |number: u64, text: &str| json!({ "choices": [{ "index": number, "delta": { "content": text } }] }).to_string();
+    let end =
+        |number: u64| json!({ "choices": [{ "index": number, "delta": {}, "finish_reason": "stop" }] }).to_string();
+    let both = json!({ "choices": [
+        { "index": 0, "delta": {}, "finish_reason": "stop" },
+        { "index": 1, "delta": { "content": "three" } },
+    ] });
+    let lines = [say(0, "one"), say(1, "two"), both.to_string(), say(1, "four"), end(1)];
+    let (now, later) = relayed(Dialect::Chat, &ask(false), &events_of(&lines.each_ref().map(String::as_str)));
+    for text in ["one", "two", "three", "four"] {
+        assert!(now.contains(text) && !later.contains(text), "{now} {later}");
+    }
+    assert!(!now.contains("\"stop\"") && later.matches("\"stop\"").count() == 2, "{now} {later}");
+}
+
+#[test]
+fn a_response_that_fails_tells_what_was_said() {
+    let frames = [
+        json!({ "type": "response.created", "response": { "id": "theirs", "output": [] } }),
+        json!({ "type": "response.output_item.added", "output_index": 0, "item": { "type": "message", "status": "in_progress", "content": [] } }),
+        json!({ "type": "response.output_text.delta", "output_index": 0, "content_index": 0, "delta": "said" }),
+    ];
+    let mut relay = Relay::new(Dialect::Responses, &ask(false), envelope());
+    for data in &frames {
+        relay.push(SseEvent { event: None, data: data.to_string() }, &[]);
+    }
+    let record = relay.whole().expect("frames");
+    let frames = read_events(&relay.fail("c", "m", "server_error").concat());
+    let failed: Value = serde_json::from_str(&frames.last().expect("an end").data).expect("JSON");
+    let item = &failed["response"]["output"][0];
+    assert_eq!((&item["status"], &item["content"][0]["text"]), (&json!("incomplete"), &json!("said")));
+    assert_eq!((&failed["response"]["status"], &record["output"][0]), (&json!("failed"), item));
 }

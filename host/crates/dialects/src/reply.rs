@@ -5,6 +5,7 @@
 use serde_json::Value;
 
 use crate::ask::Part;
+use crate::custom;
 
 /// What is the same in every frame of one answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,6 +62,8 @@ pub enum Event {
         /// Why.
         stop: Stop,
     },
+    /// Tokens of the prompt that the provider wrote into its cache; before `Usage`, and only where there are any.
+    CacheWrites(u64),
     /// What it cost.
     Usage(Usage),
 }
@@ -85,6 +88,17 @@ pub enum Piece {
         /// The function.
         name: String,
     },
+    /// A call of a custom tool begins: it is numbered with the others, and its input, which is any text, comes as arguments.
+    CustomStart {
+        /// Its number.
+        call: usize,
+        /// Its id.
+        id: String,
+        /// The tool.
+        name: String,
+    },
+    /// Something that only the provider's own dialect has a word for; this is its type there.
+    Foreign(String),
     /// More of a call's arguments: JSON text, cut anywhere.
     CallArguments {
         /// Its number.
@@ -128,7 +142,7 @@ pub enum Stop {
     Cancelled,
 }
 
-/// Tokens of an exchange.
+/// Tokens of an exchange; those written into a cache are told by `Event::CacheWrites`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usage {
     /// Of the prompt, cached ones included.
@@ -150,6 +164,8 @@ pub struct Reply {
     pub choices: Vec<Choice>,
     /// What it cost; none = nobody said.
     pub usage: Option<Usage>,
+    /// Tokens of the prompt that were written into a cache.
+    pub cache_writes: u64,
 }
 
 /// One choice.
@@ -192,6 +208,7 @@ impl Reply {
                 choice.tokens.extend_from_slice(tokens);
             }
             Event::Finished { choice, stop } => self.choice(*choice).stop = Some(stop.clone()),
+            Event::CacheWrites(tokens) => self.cache_writes = *tokens,
             Event::Usage(usage) => self.usage = Some(*usage),
         }
     }
@@ -227,6 +244,8 @@ impl Choice {
             Piece::CallStart { id, name, .. } => {
                 self.parts.push(Part::Call { id: id.clone(), name: name.clone(), arguments: String::new() });
             }
+            Piece::CustomStart { id, name, .. } => self.parts.push(custom::call(id, name, "")),
+            Piece::Foreign(_) => {}
             Piece::CallArguments { call, text } => {
                 if let Some(arguments) = self.arguments(*call) {
                     arguments.push_str(text);
@@ -239,6 +258,7 @@ impl Choice {
     fn arguments(&mut self, call: usize) -> Option<&mut String> {
         let mut calls = self.parts.iter_mut().filter_map(|part| match part {
             Part::Call { arguments, .. } => Some(arguments),
+            Part::Other { kind, value } if kind == custom::CALL => custom::input(value),
             _ => None,
         });
         calls.nth(call)

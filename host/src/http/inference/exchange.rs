@@ -108,7 +108,7 @@ impl Exchange {
     pub async fn run(self, answering: Answering, mut sink: Sink) {
         let mut telling = self.telling();
         let mut ending = self.ending.clone();
-        let ended = follow(answering, &mut telling, (&mut sink, &mut ending)).await;
+        let ended = follow((answering, self.dialect), &mut telling, (&mut sink, &mut ending)).await;
         self.close(telling, ended, sink).await;
     }
 
@@ -248,7 +248,11 @@ fn stopping() -> ApiError {
 }
 
 /// Hears the answer to its end, or until the client is gone or the server stops. To return is to let the provider go.
-async fn follow(mut answering: Answering, telling: &mut Telling, (sink, ending): (&mut Sink, &mut Ending)) -> Ended {
+async fn follow(
+    (mut answering, dialect): (Answering, Dialect),
+    telling: &mut Telling,
+    (sink, ending): (&mut Sink, &mut Ending),
+) -> Ended {
     let stream = sink.is_stream();
     loop {
         // What was said is taken first: a client that left at the last token still has a whole record.
@@ -260,6 +264,9 @@ async fn follow(mut answering: Answering, telling: &mut Telling, (sink, ending):
         };
         match heard {
             Some(Ok(heard)) => {
+                if let Err(error) = telling.voice.check(&heard, dialect) {
+                    return Ended::Failed(error);
+                }
                 heard.events.iter().for_each(|event| telling.reply.push(event));
                 let text = telling.voice.push(heard, stream);
                 // A slow reader does not hold up the end either.

@@ -45,6 +45,7 @@ use crate::clock::now_ms;
 use crate::config::Scope;
 use crate::episodes::Passes;
 use crate::provider::embedded::{self, Terms};
+use crate::provider::failure::ACCOUNT_REFUSED;
 use crate::provider::{Answering, Passed, Providers, Upstream};
 use crate::receipts::Receipts;
 use crate::recipes::Manifests;
@@ -243,7 +244,7 @@ async fn relayed(exchange: Exchange, upstream: Arc<Upstream>, arrived: Instant) 
     let asked = |exchange: Exchange, sink: Sink| {
         tokio::spawn(ask_upstream(exchange, upstream, head, sink).in_current_span());
     };
-    let refused = |error: ApiError| Ok((headers.clone(), error.in_dialect(dialect)).into_response());
+    let refused = |error: ApiError| Ok((retried(headers.clone(), &error), error.in_dialect(dialect)).into_response());
     if exchange.ask.stream {
         let (sink, body) = Sink::stream();
         asked(exchange, sink);
@@ -261,6 +262,14 @@ async fn relayed(exchange: Exchange, upstream: Arc<Upstream>, arrived: Instant) 
         Ok(body) => Ok((StatusCode::OK, headers, Json(body)).into_response()),
         Err(error) => refused(error),
     }
+}
+
+/// Clients that ask again after any 502 are told not to where only the server's operator can help.
+pub fn retried(mut headers: HeaderMap, error: &ApiError) -> HeaderMap {
+    if error.code == ACCOUNT_REFUSED {
+        headers.insert("x-should-retry", HeaderValue::from_static("false"));
+    }
+    headers
 }
 
 async fn ask_upstream(

@@ -6,17 +6,17 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use reef_dialects::{Dialect, messages};
 use serde_json::{Map, Value};
 
-use super::{Serving, embedded_error, resolve};
+use super::{Serving, embedded_error, resolve, retried};
 use crate::config::Scope;
 use crate::http::body::JsonObject;
 use crate::http::caller::Caller;
 use crate::http::error::ApiError;
-use crate::provider::{Passed, Upstream, embedded};
+use crate::provider::{Passed, ProviderError, Upstream, embedded};
 
 /// Anthropic's route for counting.
 pub const COUNT_TOKENS: &str = "/v1/messages/count_tokens";
@@ -36,7 +36,7 @@ pub async fn embeddings(State(serving): State<Serving>, caller: Caller, JsonObje
 fn told(answer: Result<Value, ApiError>, dialect: Dialect) -> Response {
     match answer {
         Ok(body) => (StatusCode::OK, Json(body)).into_response(),
-        Err(error) => error.in_dialect(dialect),
+        Err(error) => (retried(HeaderMap::new(), &error), error.in_dialect(dialect)).into_response(),
     }
 }
 
@@ -44,7 +44,9 @@ async fn count(serving: &Serving, caller: &Caller, body: &Map<String, Value>) ->
     caller.require(Scope::Infer)?;
     let ask = messages::parse_count_tokens(body)?;
     match serving.providers.find(&ask.model) {
-        Some(upstream) if upstream.dialect() == Dialect::Messages => relay(upstream, COUNT_TOKENS, caller, body).await,
+        Some(upstream) if upstream.dialect() == Dialect::Messages => {
+            counted(upstream.name(), relay(upstream, COUNT_TOKENS, caller, body).await?)
+        }
         Some(_) => Err(ApiError::invalid("model", "the provider of this model does not count tokens; estimate them")),
         None => {
             resolve::check(serving, caller, &ask.model).await?;
@@ -68,8 +70,37 @@ async fn embed(serving: &Serving, caller: &Caller, body: &Map<String, Value>) ->
     relay(upstream, EMBEDDINGS, caller, body).await
 }
 
+/// What a provider says of a request's length, if it says any.
+fn counted(provider: &str, told: Value) -> Result<Value, ApiError> {
+    if told.get("input_tokens").is_some_and(Value::is_u64) {
+        return Ok(told);
+    }
+    let sentence = format!("the answer of provider '{provider}' is not usable: it has no input_tokens");
+    Err(ProviderError::Broken(sentence).into())
+}
+
 async fn relay(upstream: &Upstream, path: &str, caller: &Caller, body: &Map<String, Value>) -> Result<Value, ApiError> {
-    let passed =
-        Passed { traceparent: caller.traceparent.clone(), request_id: caller.request_id.clone(), ..Passed::default() };
+    let passed = Passed {
+        traceparent: caller.traceparent.clone(),
+        request_id: caller.request_id.clone(),
+        anthropic: caller.anthropic.clone(),
+    };
     Ok(upstream.relay_json(path, body, &passed).await?)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_answer_without_a_count_is_no_count() {
+        let told = json!({ "input_tokens": 7, "odd": true });
+        assert_eq!(counted("p", told.clone()), Ok(told));
+        for wrong in [json!({}), json!({ "input_tokens": null }), json!({ "input_tokens": "7" }), json!([7])] {
+            let error = counted("p", wrong).expect_err("no count");
+            assert_eq!(error.status, StatusCode::BAD_GATEWAY, "{error:?}");
+        }
+    }
 }

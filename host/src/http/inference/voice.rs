@@ -5,7 +5,7 @@ use reef_dialects::{Ask, Dialect, Envelope, Frame, Relay, Reply, Writer, relay};
 use serde_json::Value;
 
 use crate::http::error::ApiError;
-use crate::provider::Heard;
+use crate::provider::{Heard, ProviderError};
 
 /// See the module.
 #[derive(Debug)]
@@ -35,6 +35,17 @@ impl Voice {
             return Self::Relayed(Box::new(Relayed { relay, object: None, instead: Some(writer) }));
         }
         Self::Written(writer)
+    }
+
+    /// Is there anything in it that the client's dialect has no word for? What is passed on needs none.
+    pub fn check(&self, heard: &Heard, dialect: Dialect) -> Result<(), ProviderError> {
+        let relayed = matches!(self, Self::Relayed(_)) && heard.raw.is_some();
+        if relayed {
+            return Ok(());
+        }
+        dialect.check_says(&heard.events).map_err(|sentence| {
+            ProviderError::Broken(format!("the answer of this model's provider cannot be told: {sentence}"))
+        })
     }
 
     /// The text of a stream that may leave now.
@@ -78,20 +89,24 @@ impl Voice {
     /// The end of a stream that failed.
     pub fn fail(&mut self, error: &ApiError, dialect: Dialect) -> String {
         let kind = dialect.error_kind(error.status.as_u16());
+        let message = dialect.error_message(&error.code, &error.message);
         match self {
-            Self::Written(writer) => text(writer.fail(&error.code, &error.message, kind)),
-            Self::Relayed(relayed) => relayed.relay.fail(&error.code, &error.message, kind).concat(),
+            Self::Written(writer) => text(writer.fail(&error.code, &message, kind)),
+            Self::Relayed(relayed) => relayed.relay.fail(&error.code, &message, kind).concat(),
         }
     }
 
     /// The whole answer.
     pub fn whole(&mut self, dialect: Dialect, (ask, envelope): (&Ask, &Envelope), reply: &Reply) -> Value {
-        let object = match self {
-            Self::Relayed(relayed) => relayed.object.take(),
+        let told = match self {
+            Self::Relayed(relayed) => match relayed.object.take() {
+                Some(object) => Some(relay::whole(object, envelope)),
+                None => relayed.relay.whole(),
+            },
             Self::Written(_) => None,
         };
-        match object {
-            Some(object) => relay::whole(object, envelope),
+        match told {
+            Some(told) => told,
             None => dialect.whole(ask, envelope, reply),
         }
     }
@@ -126,6 +141,32 @@ mod tests {
         let told = voice.push(Heard { events: said(), raw: None }, true) + &voice.close();
         assert!(told.contains("\"content\":\"hi\"") && told.contains("\"finish_reason\":\"stop\""), "{told}");
         assert!(told.contains("agent_record_id") && told.ends_with("data: [DONE]\n\n"), "{told}");
+    }
+
+    #[test]
+    fn what_the_clients_dialect_cannot_say_is_an_error_unless_it_is_passed_on() {
+        let pieces = vec![Piece::Foreign("server_tool_use".to_owned())];
+        let heard = |raw: bool| Heard {
+            events: vec![Event::Delta { choice: 0, pieces: pieces.clone(), tokens: Vec::new() }],
+            raw: raw.then(|| SseEvent { event: None, data: "{}".to_owned() }),
+        };
+        let told = voice().check(&heard(false), Dialect::Chat).expect_err("no word for it");
+        assert!(told.status() == 502 && told.to_string().contains("server_tool_use"), "{told}");
+        assert_eq!(voice().check(&heard(true), Dialect::Chat), Ok(()));
+    }
+
+    #[test]
+    fn the_record_of_what_was_passed_on_is_in_its_own_words() {
+        let mut voice = voice();
+        let end = r#"{"id":"theirs","choices":[{"index":0,"delta":{"content":"hi"},"finish_reason":"weird"}]}"#;
+        let raw = SseEvent { event: None, data: end.to_owned() };
+        voice.push(Heard { events: said(), raw: Some(raw) }, true);
+        let envelope =
+            Envelope { receipt: "r".to_owned(), release: "l".to_owned(), model: "m".to_owned(), created_s: 1 };
+        let ask = Ask::new("m", Input::Text("x".to_owned()));
+        let record = voice.whole(Dialect::Chat, (&ask, &envelope), &Reply::default());
+        assert_eq!((&record["id"], &record["choices"][0]["finish_reason"]), (&"theirs".into(), &"weird".into()));
+        assert_eq!(record["reef"]["agent_record_id"], "r");
     }
 
     #[test]

@@ -2,10 +2,21 @@
 //! Within one delta a client reads reasoning, text, refusal and calls in this order, so a piece that comes later in
 //! the answer but earlier in it begins a new delta.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Map, Value, json};
 
 use super::reasoning::detail;
+use crate::custom::CUSTOM;
 use crate::reply::Piece;
+
+/// What the deltas of a choice told so far and later ones need.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    signatures: usize,
+    /// Calls of custom tools.
+    customs: BTreeSet<usize>,
+}
 
 /// What one chunk adds, kind by kind.
 #[derive(Debug, Default)]
@@ -20,13 +31,14 @@ struct Delta {
 #[derive(Debug)]
 struct CallDelta {
     call: usize,
+    custom: bool,
     /// Id and name, where it begins.
     start: Option<(String, String)>,
     arguments: String,
 }
 
-/// The deltas of `pieces`; `signatures` counts those of the choice.
-pub(super) fn deltas(pieces: &[Piece], signatures: &mut usize) -> Vec<Value> {
+/// The deltas of `pieces`.
+pub(super) fn deltas(pieces: &[Piece], told: &mut Told) -> Vec<Value> {
     let mut deltas: Vec<Delta> = Vec::new();
     let mut last_place = None;
     for piece in pieces {
@@ -38,10 +50,10 @@ pub(super) fn deltas(pieces: &[Piece], signatures: &mut usize) -> Vec<Value> {
         }
         last_place = Some(place);
         if let Some(delta) = deltas.last_mut() {
-            delta.add(piece);
+            delta.add(piece, told);
         }
     }
-    deltas.into_iter().map(|delta| delta.write(signatures)).collect()
+    deltas.into_iter().map(|delta| delta.write(&mut told.signatures)).collect()
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,25 +72,34 @@ fn place(piece: &Piece) -> Option<Place> {
         Piece::Signature(_) => Some(Place::Signature),
         Piece::Text(text) => (!text.is_empty()).then_some(Place::Text),
         Piece::Refusal(text) => (!text.is_empty()).then_some(Place::Refusal),
-        Piece::CallStart { .. } => Some(Place::Call),
+        Piece::CallStart { .. } | Piece::CustomStart { .. } => Some(Place::Call),
+        Piece::Foreign(_) => None,
         Piece::CallArguments { text, .. } => (!text.is_empty()).then_some(Place::Call),
     }
 }
 
 impl Delta {
-    fn add(&mut self, piece: &Piece) {
+    fn add(&mut self, piece: &Piece, told: &mut Told) {
         match piece {
             Piece::Reasoning(text) => self.reasoning.push_str(text),
             Piece::Signature(signature) => self.signature = Some(signature.clone()),
             Piece::Text(text) => self.text.push_str(text),
             Piece::Refusal(text) => self.refusal.push_str(text),
-            Piece::CallStart { call, id, name } => {
+            Piece::CallStart { call, id, name } | Piece::CustomStart { call, id, name } => {
                 let start = Some((id.clone(), name.clone()));
-                self.calls.push(CallDelta { call: *call, start, arguments: String::new() });
+                let custom = matches!(piece, Piece::CustomStart { .. });
+                if custom {
+                    told.customs.insert(*call);
+                }
+                self.calls.push(CallDelta { call: *call, custom, start, arguments: String::new() });
             }
+            Piece::Foreign(_) => {}
             Piece::CallArguments { call, text } => match self.calls.iter_mut().find(|open| open.call == *call) {
                 Some(open) => open.arguments.push_str(text),
-                None => self.calls.push(CallDelta { call: *call, start: None, arguments: text.clone() }),
+                None => {
+                    let custom = told.customs.contains(call);
+                    self.calls.push(CallDelta { call: *call, custom, start: None, arguments: text.clone() });
+                }
             },
         }
     }
@@ -107,8 +128,12 @@ impl Delta {
 impl CallDelta {
     /// Only the first delta of a call names it.
     fn write(self) -> Value {
-        let Self { call, start, arguments } = self;
+        let Self { call, custom, start, arguments } = self;
         match start {
+            Some((id, name)) if custom => {
+                json!({ "index": call, "id": id, "type": CUSTOM, CUSTOM: { "name": name, "input": arguments } })
+            }
+            None if custom => json!({ "index": call, CUSTOM: { "input": arguments } }),
             Some((id, name)) => {
                 let function = json!({ "name": name, "arguments": arguments });
                 json!({ "index": call, "id": id, "type": "function", "function": function })

@@ -3,6 +3,7 @@
 //! its text, its text before its calls. Beyond OpenAI's fields it reads and writes what open servers agree on:
 //! `reasoning_content`, `reasoning_details` (signatures), `top_k`, `return_token_ids`, `stop_reason`.
 
+pub(crate) mod calls;
 mod delta;
 mod logprobs;
 mod parse;
@@ -17,7 +18,7 @@ mod write;
 mod writer;
 
 pub use parse::parse;
-pub use reader::{Reader, read_whole};
+pub use reader::{Reader, read_whole, read_whole_of};
 pub use whole::whole;
 pub use write::write;
 pub use writer::Writer;

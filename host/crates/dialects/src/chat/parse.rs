@@ -5,9 +5,11 @@ use serde_json::{Map, Value};
 
 use super::{tools, turns};
 use crate::ask::{Ask, Format, Input, Refusal, ToolChoice};
+use crate::dialect::Dialect;
 use crate::fields::{flag, integer, present, text};
 use crate::items::{object, only, required};
 use crate::openai::read_common;
+use crate::places::places;
 
 /// Alternatives per token, as in OpenAI's API.
 const TOP_LOGPROBS_MAX: u64 = 20;
@@ -31,6 +33,7 @@ pub(super) const READ: [&str; 12] = [
 pub fn parse(body: &Map<String, Value>) -> Result<Ask, Refusal> {
     refuse_older_forms(body)?;
     let turns = turns::turns(body)?;
+    let places = places(&turns, body.get("messages"), "messages");
     let mut tools = tools::tools(body)?;
     let tool_choice = tools::choice(body, &mut tools)?;
     match &tool_choice {
@@ -42,10 +45,11 @@ pub fn parse(body: &Map<String, Value>) -> Result<Ask, Refusal> {
         }
         _ => {}
     }
-    let common = read_common(body, Input::Turns(turns), &READ)?;
+    let common = read_common(body, (Dialect::Chat, Input::Turns(turns)), &READ)?;
     // The newer name of the two wins, as in OpenAI's API.
     let tokens_max = integer(body, "max_completion_tokens", 1, u64::from(u32::MAX))?.map(|tokens| tokens as u32);
     Ok(Ask {
+        places,
         tools,
         tool_choice,
         parallel_calls: flag(body, "parallel_tool_calls")?,

@@ -1,9 +1,11 @@
 //! Tools and the choice of them, read and written.
-//! A tool of another type than `function` is kept as sent: only an upstream of the same dialect can use it.
+//! A tool of another type than `function` is kept as sent: but for a custom tool, which responses have too, only an
+//! upstream of the same dialect can use it.
 
 use serde_json::{Map, Value, json};
 
 use crate::ask::{Refusal, Tool, ToolChoice};
+use crate::custom::{self, CUSTOM};
 use crate::fields::{flag, present, text};
 use crate::items::{list, named, object, only, required};
 
@@ -115,7 +117,8 @@ pub(super) fn write_tools(tools: &[Tool], same_dialect: bool) -> Vec<Value> {
     tools
         .iter()
         .filter_map(|tool| match &tool.hosted {
-            Some(hosted) => same_dialect.then(|| hosted.clone()),
+            Some(hosted) if same_dialect => Some(hosted.clone()),
+            Some(_) => custom::tool_to_chat(tool),
             None => Some(write_function(tool)),
         })
         .collect()
@@ -133,11 +136,14 @@ fn write_function(tool: &Tool) -> Value {
 }
 
 /// Writes the choice; `auto` is what leaving it out means.
-pub(super) fn write_choice(choice: &ToolChoice) -> Option<Value> {
+pub(super) fn write_choice(choice: &ToolChoice, tools: &[Tool]) -> Option<Value> {
     match choice {
         ToolChoice::Auto => None,
         ToolChoice::None => Some(json!("none")),
         ToolChoice::Required => Some(json!("required")),
+        ToolChoice::Named(name) if !has_function(tools, name) => {
+            Some(json!({ "type": CUSTOM, CUSTOM: { "name": name } }))
+        }
         ToolChoice::Named(name) => Some(json!({ "type": "function", "function": { "name": name } })),
     }
 }

@@ -83,7 +83,7 @@ fn turn(value: &Value, at: &str) -> Result<Turn, Refusal> {
         }
         Role::Tool => {
             let text = joined(&content).ok_or_else(|| refuse("content", "must be text in a message of a tool"))?;
-            let id = text_at(fields, "tool_call_id", at)?.unwrap_or_default();
+            let id = named(fields, "tool_call_id", at)?;
             vec![Part::Result { id, text, failed: false }]
         }
         Role::System | Role::User => content,

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::{logprobs, reasoning, write::call};
 use crate::ask::{Ask, Part};
+use crate::custom;
 use crate::openai::{Frames, finish_name, ids_of, set, stop_reason, usage};
 use crate::reply::{Choice, Envelope, Reply};
 
@@ -21,7 +22,7 @@ pub fn whole(ask: &Ask, envelope: &Envelope, reply: &Reply) -> Value {
         set(&mut body, "prompt_token_ids", json!(ids));
     }
     if let Some(used) = &reply.usage {
-        set(&mut body, "usage", usage(used));
+        set(&mut body, "usage", usage(used, reply.cache_writes));
     }
     set(&mut body, "reef", frames.reef());
     body
@@ -56,7 +57,8 @@ fn message(choice: &Choice) -> Value {
                 }
                 _ => thoughts.push((text.clone(), signature.clone())),
             },
-            Part::Result { .. } | Part::Other { .. } => {}
+            Part::Other { kind, value } => calls.extend(custom::read(kind, value).map(custom::to_chat)),
+            Part::Result { .. } => {}
         }
     }
     let nothing = text.is_empty() && (!calls.is_empty() || choice.refusal.is_some());

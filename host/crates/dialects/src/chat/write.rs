@@ -1,22 +1,28 @@
 //! An `Ask` becomes a body for an upstream that speaks chat completions.
 //! Three things of other dialects have no word here and change their form: a thinking budget becomes an effort, a failed
-//! result is told by its text alone, and tools that another dialect's providers host are left out. Everything else
-//! that the dialect cannot say is refused by name.
+//! result says so in its text, and tools that another dialect's providers host are left out. Everything else that the
+//! dialect cannot say is refused by name.
 
 use serde_json::{Map, Value, json};
 
 use super::{reasoning, tools};
 use crate::ask::{Ask, Format, Input, Part, Refusal, Role, ToolChoice, Turn};
+use crate::custom::{self, CUSTOM};
+use crate::dialect::Dialect;
 use crate::fields::shown;
 use crate::image::Image;
 use crate::openai::write_common;
+use crate::places;
 
 /// Writes a body; `same_dialect` says that `ask` came from this dialect's `parse`.
 pub fn write(ask: &Ask, model: &str, same_dialect: bool) -> Result<Value, Refusal> {
     let Input::Turns(turns) = &ask.input else {
         return Err(Refusal::new("prompt", "the provider of this model answers conversations only; send messages"));
     };
-    let mut body = write_common(ask, model, same_dialect)?;
+    if !same_dialect {
+        places::check(ask, true)?;
+    }
+    let mut body = write_common(ask, model, (Dialect::Chat, same_dialect))?;
     let mut put = |field: &str, value: Option<Value>| drop(value.map(|value| body.insert(field.to_owned(), value)));
     put("messages", Some(messages(turns, same_dialect)?));
     put("max_completion_tokens", ask.tokens_max.map(Value::from));
@@ -29,7 +35,10 @@ pub fn write(ask: &Ask, model: &str, same_dialect: bool) -> Result<Value, Refusa
     let tools = tools::write_tools(&ask.tools, same_dialect);
     let lacks = match &ask.tool_choice {
         ToolChoice::Required => tools.is_empty(),
-        ToolChoice::Named(name) => !tools::has_function(&ask.tools, name),
+        ToolChoice::Named(name) => {
+            !tools::has_function(&ask.tools, name)
+                && !ask.tools.iter().any(|tool| custom::tool_name(tool) == Some(name))
+        }
         ToolChoice::Auto | ToolChoice::None => false,
     };
     if lacks {
@@ -38,7 +47,7 @@ pub fn write(ask: &Ask, model: &str, same_dialect: bool) -> Result<Value, Refusa
     if !tools.is_empty() {
         put("tools", Some(Value::Array(tools)));
         put("parallel_tool_calls", ask.parallel_calls.map(Value::from));
-        put("tool_choice", tools::write_choice(&ask.tool_choice));
+        put("tool_choice", tools::write_choice(&ask.tool_choice, &ask.tools));
     }
     Ok(Value::Object(body))
 }
@@ -93,7 +102,10 @@ fn assistant(turn: &Turn, at: &str, same_dialect: bool) -> Result<Value, Refusal
             Part::Reasoning { text, signature } => thoughts.push((text.clone(), signature.clone())),
             Part::Call { id, name, arguments } => calls.push(call(id, name, arguments)),
             // The one call of another type that this dialect has; all others are parts of the content.
-            Part::Other { kind, value } if same_dialect && kind == "custom" => calls.push(value.clone()),
+            Part::Other { kind, value } if same_dialect && kind == CUSTOM => calls.push(value.clone()),
+            Part::Other { kind, value } if let Some(called) = custom::read(kind, value) => {
+                calls.push(custom::to_chat(called));
+            }
             part => items.push(item(part, at, same_dialect)?),
         }
     }
@@ -114,8 +126,16 @@ pub(super) fn call(id: &str, name: &str, arguments: &str) -> Value {
 
 fn result(part: &Part, at: &str) -> Result<Value, Refusal> {
     match part {
-        Part::Result { id, text, .. } if id.is_empty() => Ok(json!({ "role": "tool", "content": text })),
-        Part::Result { id, text, .. } => Ok(json!({ "role": "tool", "tool_call_id": id, "content": text })),
+        Part::Result { id, text, failed } => {
+            let mut message = json!({ "role": "tool", "content": Part::told(text, *failed) });
+            if !id.is_empty() {
+                message["tool_call_id"] = json!(id);
+            }
+            Ok(message)
+        }
+        Part::Other { kind, value } if let Some((id, text)) = custom::output(kind, value) => {
+            Ok(json!({ "role": "tool", "tool_call_id": id, "content": text }))
+        }
         _ => Err(Refusal::new(at, "the provider of this model takes only text as the result of a call")),
     }
 }
@@ -125,7 +145,7 @@ fn item(part: &Part, at: &str, same_dialect: bool) -> Result<Value, Refusal> {
         Part::Text(text) => Ok(json!({ "type": "text", "text": text })),
         Part::Other { value, .. } if same_dialect => Ok(value.clone()),
         Part::Other { kind, value } => match Image::of(kind, value) {
-            Some(image) => Ok(json!({ "type": "image_url", "image_url": { "url": image.url() } })),
+            Some(image) => Ok(image.to_chat()),
             None => {
                 let kind = shown(kind);
                 let reason = format!("a part of type '{kind}', which the provider of this model cannot take");

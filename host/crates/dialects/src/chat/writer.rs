@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::{delta, logprobs};
+use super::delta::{self, Told};
+use super::logprobs;
 use crate::ask::Ask;
 use crate::openai::{Frames, error_frames, finish_name, ids_of, set, stop_reason};
 use crate::reply::{Envelope, Event, Frame, Piece, Stop, TokenInfo, Usage};
@@ -24,6 +25,7 @@ pub struct Writer {
     prompt: Option<Vec<u32>>,
     choices: BTreeMap<u32, Choice>,
     usage: Option<Usage>,
+    cache_writes: u64,
     ended: bool,
 }
 
@@ -31,7 +33,7 @@ pub struct Writer {
 #[derive(Debug, Default)]
 struct Choice {
     stop: Option<Stop>,
-    signatures: usize,
+    told: Told,
 }
 
 impl Writer {
@@ -45,6 +47,7 @@ impl Writer {
             prompt: None,
             choices: BTreeMap::new(),
             usage: None,
+            cache_writes: 0,
             ended: false,
         }
     }
@@ -59,6 +62,10 @@ impl Writer {
                 self.prompt = prompt.clone().filter(|_| self.token_ids);
                 (0..self.n).filter_map(|number| self.open(number)).collect()
             }
+            // What is said after the end belongs to nothing.
+            Event::Delta { choice, .. } if self.choices.get(choice).is_some_and(|choice| choice.stop.is_some()) => {
+                Vec::new()
+            }
             Event::Delta { choice, pieces, tokens } => {
                 let opening = self.open(*choice);
                 opening.into_iter().chain(self.delta(*choice, pieces, tokens)).collect()
@@ -67,6 +74,10 @@ impl Writer {
                 let opening = self.open(*choice);
                 self.choices.entry(*choice).or_default().stop.get_or_insert_with(|| stop.clone());
                 opening.into_iter().collect()
+            }
+            Event::CacheWrites(tokens) => {
+                self.cache_writes = *tokens;
+                Vec::new()
             }
             Event::Usage(usage) => {
                 self.usage = Some(*usage);
@@ -87,7 +98,7 @@ impl Writer {
             stop_reason(&mut choice, Some(stop));
             self.chunk(choice)
         });
-        finishes.chain(self.frames.ending(OBJECT, self.usage.as_ref())).collect()
+        finishes.chain(self.frames.ending(OBJECT, self.usage.as_ref(), self.cache_writes)).collect()
     }
 
     /// The frames of an answer that failed.
@@ -115,7 +126,7 @@ impl Writer {
     }
 
     fn delta(&mut self, number: u32, pieces: &[Piece], tokens: &[TokenInfo]) -> Vec<Frame> {
-        let mut deltas = delta::deltas(pieces, &mut self.choices.entry(number).or_default().signatures);
+        let mut deltas = delta::deltas(pieces, &mut self.choices.entry(number).or_default().told);
         if deltas.is_empty() && !tokens.is_empty() && (self.logprobs || self.token_ids) {
             deltas.push(json!({ "content": "" }));
         }

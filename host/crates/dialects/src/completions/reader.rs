@@ -45,7 +45,7 @@ fn content(choice: &Map<String, Value>) -> Result<Content, String> {
         None => Vec::new(),
         Some(Value::String(text)) if text.is_empty() => Vec::new(),
         Some(Value::String(text)) => vec![Piece::Text(text.clone())],
-        Some(_) => return Err("the provider sent a text that is not text".to_owned()),
+        Some(_) => return Err("the provider sent a choice whose text is no text".to_owned()),
     };
     Ok(Content { pieces, tokens: logprobs::read(choice), calls: false })
 }

@@ -4,6 +4,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::ask::{Ask, Input, Refusal};
+use crate::dialect::Dialect;
 use crate::fields::{integer, present};
 use crate::openai::{read_common, write_common};
 
@@ -17,7 +18,7 @@ pub fn parse(body: &Map<String, Value>) -> Result<Ask, Refusal> {
         None | Some(Value::Bool(false)) => {}
         Some(_) => return Err(Refusal::new("echo", "echo is not supported; put the prompt before the answer")),
     }
-    let mut ask = read_common(body, input(body)?, &READ)?;
+    let mut ask = read_common(body, (Dialect::Completions, input(body)?), &READ)?;
     ask.unknown.retain(|field, value| match field.as_str() {
         "best_of" => value.as_u64() != Some(u64::from(ask.n)),
         "suffix" => value != "",
@@ -57,7 +58,7 @@ pub fn write(ask: &Ask, model: &str, same_dialect: bool) -> Result<Value, Refusa
             return Err(Refusal::new("messages", message));
         }
     };
-    let mut body = write_common(ask, model, same_dialect)?;
+    let mut body = write_common(ask, model, (Dialect::Completions, same_dialect))?;
     let mut put = |field: &str, value: Option<Value>| drop(value.map(|value| body.insert(field.to_owned(), value)));
     put("prompt", Some(prompt));
     put("max_tokens", ask.tokens_max.map(Value::from));

@@ -21,6 +21,7 @@ pub struct Writer {
     token_ids: bool,
     choices: BTreeMap<u32, State>,
     usage: Option<Usage>,
+    cache_writes: u64,
     ended: bool,
 }
 
@@ -41,6 +42,7 @@ impl Writer {
             token_ids: ask.return_token_ids,
             choices: (0..ask.n).map(|number| (number, State::default())).collect(),
             usage: None,
+            cache_writes: 0,
             ended: false,
         }
     }
@@ -55,9 +57,17 @@ impl Writer {
                 self.choices.keys().map(|number| self.opening(*number, ids)).collect()
             }
             Event::Started { .. } => Vec::new(),
+            // What is said after the end belongs to nothing.
+            Event::Delta { choice, .. } if self.choices.get(choice).is_some_and(|state| state.stop.is_some()) => {
+                Vec::new()
+            }
             Event::Delta { choice, pieces, tokens } => self.delta(*choice, pieces, tokens).into_iter().collect(),
             Event::Finished { choice, stop } => {
                 self.choices.entry(*choice).or_default().stop.get_or_insert_with(|| stop.clone());
+                Vec::new()
+            }
+            Event::CacheWrites(tokens) => {
+                self.cache_writes = *tokens;
                 Vec::new()
             }
             Event::Usage(usage) => {
@@ -79,7 +89,7 @@ impl Writer {
             stop_reason(&mut choice, Some(stop));
             self.chunk(choice)
         });
-        finishes.chain(self.frames.ending(OBJECT, self.usage.as_ref())).collect()
+        finishes.chain(self.frames.ending(OBJECT, self.usage.as_ref(), self.cache_writes)).collect()
     }
 
     /// The frames of an answer that failed.
@@ -131,7 +141,7 @@ pub fn whole(ask: &Ask, envelope: &Envelope, reply: &Reply) -> Value {
     let choices = choices.map(|(choice, number)| whole_choice(ask, number, choice, reply.prompt.as_deref())).collect();
     let mut body = frames.body(OBJECT, choices);
     if let Some(used) = &reply.usage {
-        set(&mut body, "usage", usage(used));
+        set(&mut body, "usage", usage(used, reply.cache_writes));
     }
     set(&mut body, "reef", frames.reef());
     body

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 const INVALID: &str = "INVALID_JSON";
 
 /// The object `input` of a call.
-pub(super) fn to_input(arguments: &str) -> Value {
+pub(crate) fn to_input(arguments: &str) -> Value {
     if arguments.trim().is_empty() {
         return Value::Object(Map::new());
     }

@@ -28,7 +28,8 @@ pub(super) fn turns(body: &Map<String, Value>) -> Result<Vec<Turn>, Refusal> {
     for (index, item) in list(body, "messages", MESSAGES_MAX)?.iter().enumerate() {
         message(item, &format!("messages[{index}]"), &mut turns)?;
     }
-    if turns.iter().all(|turn| turn.parts.is_empty()) {
+    // A user may say nothing, as in the other dialects.
+    if turns.iter().all(|turn| turn.parts.is_empty() && turn.role != Role::User) {
         return Err(Refusal::new("messages", "messages holds no text; send at least one message that says something"));
     }
     Ok(turns)

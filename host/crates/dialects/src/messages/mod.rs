@@ -15,6 +15,7 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use arguments::to_input;
 pub use parse::{parse, parse_count_tokens};
 pub use reader::{Reader, read_whole};
 pub use whole::{token_count, whole};

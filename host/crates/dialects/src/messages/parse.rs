@@ -5,8 +5,10 @@ use serde_json::{Map, Value};
 
 use super::content;
 use crate::ask::{Ask, Format, Input, Refusal, Tool, ToolChoice};
+use crate::dialect::Dialect;
 use crate::fields::{flag, integer, model, number, present, split_unknown, text};
 use crate::items::{list, named, object, only, required, rest};
+use crate::places::places;
 
 const TOOLS_MAX: usize = 4096;
 /// Stop strings of one request, and bytes of each.
@@ -71,10 +73,13 @@ pub fn parse_count_tokens(body: &Map<String, Value>) -> Result<Ask, Refusal> {
     if edits.is_some_and(|edits| edits.is_none_or(Vec::is_empty)) {
         descriptive.extend(unknown.remove_entry("context_management"));
     }
+    let turns = content::turns(body)?;
     let tools = tools(body)?;
     let (tool_choice, parallel_calls) = tool_choice(body, &tools)?;
     let (format, effort) = output_config(body, &mut unknown)?;
     Ok(Ask {
+        dialect: Some(Dialect::Messages),
+        places: places(&turns, body.get("messages"), "messages"),
         tools,
         tool_choice,
         parallel_calls,
@@ -89,7 +94,7 @@ pub fn parse_count_tokens(body: &Map<String, Value>) -> Result<Ask, Refusal> {
         return_token_ids: flag(body, "return_token_ids")?.unwrap_or(false),
         descriptive,
         unknown,
-        ..Ask::new(model(body)?, Input::Turns(content::turns(body)?))
+        ..Ask::new(model(body)?, Input::Turns(turns))
     })
 }
 

@@ -1,6 +1,6 @@
 //! A messages upstream's stream or object becomes events.
-//! Everything in it is checked, since it comes from outside; kinds of event and of block that are not known are passed
-//! over, as the dialect asks of its clients.
+//! Everything in it is checked, since it comes from outside; kinds of event that are not known are passed over, as the
+//! dialect asks of its clients, and kinds of block that are not known are foreign to every other dialect.
 
 use std::collections::BTreeMap;
 
@@ -89,7 +89,12 @@ impl Reader {
         if !self.stopped {
             return Err("the provider's stream ended before its answer was complete".to_owned());
         }
-        Ok(vec![Event::Usage(self.usage)])
+        Ok(self.used())
+    }
+
+    fn used(&self) -> Vec<Event> {
+        let writes = self.counts.cache_creation;
+        (writes > 0).then_some(Event::CacheWrites(writes)).into_iter().chain([Event::Usage(self.usage)]).collect()
     }
 
     fn start(&mut self) -> Vec<Event> {
@@ -98,7 +103,8 @@ impl Reader {
 
     fn say(&mut self, pieces: Vec<Piece>) -> Vec<Event> {
         let mut events = self.start();
-        if !pieces.is_empty() {
+        // What is said after the end belongs to nothing.
+        if !pieces.is_empty() && !self.stopped {
             events.push(Event::Delta { choice: 0, pieces, tokens: Vec::new() });
         }
         events
@@ -133,7 +139,10 @@ impl Reader {
                 pieces.push(redacted(block)?);
                 Open::Other
             }
-            _ => Open::Other,
+            other => {
+                pieces.push(Piece::Foreign(shown(other)));
+                Open::Other
+            }
         };
         if self.open.len() >= OPEN_BLOCKS_MAX {
             return Err(format!("the provider has more than {OPEN_BLOCKS_MAX} content blocks open"));
@@ -186,7 +195,7 @@ impl Reader {
     fn message_delta(&mut self, data: &Value) -> Result<Vec<Event>, String> {
         self.count(data.get("usage"));
         let delta = data.get("delta").ok_or("the provider sent a message_delta without delta")?;
-        let mut events = self.start();
+        let mut events = self.say(paused(delta).into_iter().collect());
         if let (Some(stop), false) = (stop(delta), self.stopped) {
             self.stopped = true;
             events.push(Event::Finished { choice: 0, stop });
@@ -232,12 +241,14 @@ pub fn read_whole(body: &Value) -> Result<Vec<Event>, String> {
                 pieces.push(Piece::CallStart { call, id, name });
                 pieces.push(Piece::CallArguments { call, text: arguments::from_input(&input) });
             }
-            _ => {}
+            other => pieces.push(Piece::Foreign(shown(other))),
         }
     }
+    pieces.extend(paused(body));
     let stop = stop(body).ok_or("the provider's answer has no stop_reason")?;
     let mut events = reader.say(pieces);
-    events.extend([Event::Finished { choice: 0, stop }, Event::Usage(reader.usage)]);
+    events.push(Event::Finished { choice: 0, stop });
+    events.extend(reader.used());
     Ok(events)
 }
 
@@ -277,6 +288,12 @@ fn next_call(call: usize) -> Result<usize, String> {
         return Err(format!("the provider's answer has more than {CALLS_MAX} calls"));
     }
     Ok(call + 1)
+}
+
+/// A turn that waits to be continued, for which other dialects have no word.
+fn paused(value: &Value) -> Option<Piece> {
+    let reason = value.get("stop_reason").and_then(Value::as_str)?;
+    (reason == "pause_turn").then(|| Piece::Foreign(reason.to_owned()))
 }
 
 /// A reason that is not known ends the answer as any other does.

@@ -277,7 +277,7 @@ fn what_the_dialect_cannot_say_is_refused_by_name() {
     assert_eq!(refused(|ask| ask.logprobs = Some(0)), "logprobs");
     assert_eq!(refused(|ask| ask.return_token_ids = true), "return_token_ids");
     assert_eq!(refused(|ask| ask.temperature = Some(1.5)), "temperature");
-    assert_eq!(refused(|ask| ask.format = Format::Json), "response_format");
+    assert_eq!(refused(|ask| ask.format = Format::Json), "output_config.format");
     assert_eq!(refused(|ask| ask.input = Input::Text("p".to_owned())), "prompt");
     assert_eq!(refused(|ask| ask.tool_choice = ToolChoice::Required), "tool_choice");
 }

@@ -19,7 +19,7 @@ pub fn whole(ask: &Ask, envelope: &Envelope, reply: &Reply) -> Value {
     message["content"] = Value::Array(content);
     message["stop_reason"] = reason;
     message["stop_sequence"] = sequence;
-    message["usage"] = usage(&reply.usage.unwrap_or_default());
+    message["usage"] = usage(&reply.usage.unwrap_or_default(), reply.cache_writes);
     message["reef"] = reef_of(ask, envelope, reply);
     message
 }
@@ -42,12 +42,12 @@ pub(super) fn head(envelope: &Envelope) -> Value {
     })
 }
 
-/// The dialect counts cached tokens apart from the others.
-pub(super) fn usage(usage: &Usage) -> Value {
+/// The dialect counts tokens that were read from a cache, or written into one, apart from the others.
+pub(super) fn usage(usage: &Usage, cache_writes: u64) -> Value {
     json!({
-        "input_tokens": usage.input.saturating_sub(usage.cached),
+        "input_tokens": usage.input.saturating_sub(usage.cached).saturating_sub(cache_writes),
         "cache_read_input_tokens": usage.cached,
-        "cache_creation_input_tokens": 0,
+        "cache_creation_input_tokens": cache_writes,
         "output_tokens": usage.output,
         "output_tokens_details": { "thinking_tokens": usage.reasoning },
     })

@@ -6,9 +6,12 @@ use serde_json::{Map, Value, json};
 
 use super::{REDACTED, arguments};
 use crate::ask::{Ask, Format, Input, Part, Refusal, Role, Tool, ToolChoice, Turn};
+use crate::carry::carried;
+use crate::dialect::Dialect;
 use crate::fields::decimal;
 use crate::image::Image;
 use crate::items::join;
+use crate::places;
 
 /// `max_tokens` for a client that sets no limit, which other dialects allow: an answer of several pages.
 const TOKENS_DEFAULT: u32 = 8192;
@@ -36,6 +39,8 @@ pub fn write(ask: &Ask, model: &str, same_dialect: bool) -> Result<Value, Refusa
     }
     if same_dialect {
         join(&mut body, &ask.descriptive);
+    } else {
+        join(&mut body, &carried(ask, Dialect::Messages)?);
     }
     Ok(Value::Object(body))
 }
@@ -50,6 +55,9 @@ fn counted(ask: &Ask, model: &str, same_dialect: bool) -> Result<Map<String, Val
     let Input::Turns(turns) = &ask.input else {
         return Err(Refusal::new("prompt", "this model's provider takes messages, not a prompt; send messages"));
     };
+    if !same_dialect {
+        places::check(ask, false)?;
+    }
     let (system, messages) = conversation(turns, same_dialect)?;
     let mut body = Map::new();
     body.insert("model".to_owned(), json!(model));
@@ -69,7 +77,7 @@ fn counted(ask: &Ask, model: &str, same_dialect: bool) -> Result<Map<String, Val
         Format::Text => {}
         Format::Json => {
             let message = "this model's provider gives JSON only for a schema; send a JSON schema";
-            return Err(Refusal::new("response_format", message));
+            return Err(Refusal::new(ask.named("response_format"), message));
         }
         Format::Schema { schema, .. } => {
             output.insert("format".to_owned(), json!({ "type": "json_schema", "schema": schema }));
@@ -99,7 +107,7 @@ fn refuse(ask: &Ask) -> Result<(), Refusal> {
         ("return_token_ids", ask.return_token_ids),
     ];
     if let Some((name, _)) = beyond.iter().find(|(_, asked)| *asked) {
-        return Err(Refusal::new(*name, format!("{name} is not supported by this model's provider; leave it out")));
+        return Err(ask.unsupported(name));
     }
     if ask.temperature.is_some_and(|temperature| temperature > 1.0) {
         let message = "temperature may be at most 1 with this model's provider; lower it";

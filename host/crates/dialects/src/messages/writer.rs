@@ -25,6 +25,7 @@ pub struct Writer {
     refused: bool,
     stop: Option<Stop>,
     usage: Usage,
+    cache_writes: u64,
     ended: bool,
 }
 
@@ -42,6 +43,7 @@ impl Writer {
             refused: false,
             stop: None,
             usage: Usage::default(),
+            cache_writes: 0,
             ended: false,
         }
     }
@@ -65,6 +67,7 @@ impl Writer {
                 self.stop = Some(stop.clone());
                 self.finish(&mut frames);
             }
+            Event::CacheWrites(tokens) => self.cache_writes = *tokens,
             Event::Usage(usage) => self.usage = *usage,
             Event::Delta { .. } | Event::Finished { .. } => {}
         }
@@ -84,7 +87,7 @@ impl Writer {
             "message_delta",
             json!({
                 "delta": { "stop_reason": reason, "stop_sequence": sequence },
-                "usage": whole::usage(&self.usage),
+                "usage": whole::usage(&self.usage, self.cache_writes),
             }),
         ));
         frames.push(frame("message_stop", json!({ "reef": self.ids.reef(&self.envelope) })));
@@ -111,7 +114,7 @@ impl Writer {
         }
         self.started = true;
         let mut message = whole::head(&self.envelope);
-        message["usage"] = whole::usage(&Usage { input: prompt_tokens as u64, ..Usage::default() });
+        message["usage"] = whole::usage(&Usage { input: prompt_tokens as u64, ..Usage::default() }, 0);
         frames.push(frame("message_start", json!({ "message": message })));
     }
 
@@ -156,7 +159,8 @@ impl Writer {
                     (thinking, self.delta)
                 }
             },
-            Block::Call { id, name } => {
+            // `Dialect::check_says` lets no custom call come here.
+            Block::Call { id, name } | Block::Custom { id, name } => {
                 self.called = true;
                 let call = json!({ "type": "tool_use", "id": id, "name": name, "input": {} });
                 (call, ("input_json_delta", "partial_json"))

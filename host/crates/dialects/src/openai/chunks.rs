@@ -30,6 +30,7 @@ pub(crate) struct Chunks {
     started: bool,
     done: bool,
     usage: Option<Usage>,
+    cache_writes: u64,
     /// The choices that were seen, and whether they have ended.
     ended: BTreeMap<u32, bool>,
 }
@@ -86,6 +87,7 @@ impl Chunks {
         }
         if let Some(usage) = body.get("usage").and_then(Value::as_object) {
             self.usage = Some(read_usage(usage));
+            self.cache_writes = detail(usage, "prompt_tokens_details", "cache_write_tokens");
         }
         Ok(events)
     }
@@ -98,11 +100,15 @@ impl Chunks {
         events: &mut Vec<Event>,
     ) -> Result<(), String> {
         let Content { pieces, tokens, calls } = content;
+        // What is said after the end belongs to nothing.
+        if self.ended.get(&number).is_some_and(|ended| *ended) {
+            return Ok(());
+        }
         if !pieces.is_empty() || !tokens.is_empty() {
             events.push(Event::Delta { choice: number, pieces, tokens });
         }
         let ended = self.ended.entry(number).or_default();
-        if let (Some(stop), false) = (read_stop(choice)?, *ended) {
+        if let Some(stop) = read_stop(choice)? {
             *ended = true;
             // A forced call ends with "stop" in OpenAI's API; what counts is that it waits for results.
             let stop = if calls && stop == Stop::End { Stop::Calls } else { stop };
@@ -118,7 +124,10 @@ impl Chunks {
         }
         match self.ended.iter().find(|(_, ended)| !**ended) {
             Some((number, _)) => Err(format!("the provider ended in the middle of choice {number}")),
-            None => Ok(self.usage.map(Event::Usage).into_iter().collect()),
+            None => {
+                let writes = (self.cache_writes > 0).then_some(Event::CacheWrites(self.cache_writes));
+                Ok(writes.into_iter().chain(self.usage.map(Event::Usage)).collect())
+            }
         }
     }
 }
@@ -156,14 +165,17 @@ fn read_stop(choice: &Map<String, Value>) -> Result<Option<Stop>, String> {
 }
 
 fn read_usage(usage: &Map<String, Value>) -> Usage {
-    let told = |value: Option<&Value>| value.and_then(count).unwrap_or(0);
-    let detail = |group: &str, field: &str| told(usage.get(group).and_then(|details| details.get(field)));
+    let told = |field: &str| usage.get(field).and_then(count).unwrap_or(0);
     Usage {
-        input: told(usage.get("prompt_tokens")),
-        cached: detail("prompt_tokens_details", "cached_tokens"),
-        output: told(usage.get("completion_tokens")),
-        reasoning: detail("completion_tokens_details", "reasoning_tokens"),
+        input: told("prompt_tokens"),
+        cached: detail(usage, "prompt_tokens_details", "cached_tokens"),
+        output: told("completion_tokens"),
+        reasoning: detail(usage, "completion_tokens_details", "reasoning_tokens"),
     }
+}
+
+fn detail(usage: &Map<String, Value>, group: &str, field: &str) -> u64 {
+    usage.get(group).and_then(|details| details.get(field)).and_then(count).unwrap_or(0)
 }
 
 /// At the top in chat completions, in the choices in completions.

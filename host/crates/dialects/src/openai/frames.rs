@@ -46,14 +46,14 @@ impl Frames {
 
     /// After the finish reasons: the receipt, usage if asked for and known, the end. Usage is the last chunk, since OpenAI's SDK
     /// takes what the last chunk says.
-    pub(crate) fn ending(&self, object: &str, used: Option<&Usage>) -> Vec<Frame> {
+    pub(crate) fn ending(&self, object: &str, used: Option<&Usage>, cache_writes: u64) -> Vec<Frame> {
         let mut frames = Vec::with_capacity(3);
         let mut receipt = self.body(object, Vec::new());
         set(&mut receipt, "reef", self.reef());
         frames.push(Frame::json(receipt));
         if let Some(used) = used.filter(|_| self.include_usage) {
             let mut last = self.body(object, Vec::new());
-            set(&mut last, "usage", usage(used));
+            set(&mut last, "usage", usage(used, cache_writes));
             frames.push(Frame::json(last));
         }
         frames.push(Frame { event: None, data: FrameData::Done });
@@ -86,12 +86,16 @@ pub(crate) fn stop_reason(choice: &mut Value, stop: Option<&Stop>) {
 }
 
 /// Usage on the wire.
-pub(crate) fn usage(used: &Usage) -> Value {
+pub(crate) fn usage(used: &Usage, cache_writes: u64) -> Value {
+    let mut prompt = json!({ "cached_tokens": used.cached });
+    if cache_writes > 0 {
+        prompt["cache_write_tokens"] = json!(cache_writes);
+    }
     json!({
         "prompt_tokens": used.input,
         "completion_tokens": used.output,
         "total_tokens": used.input.saturating_add(used.output),
-        "prompt_tokens_details": { "cached_tokens": used.cached },
+        "prompt_tokens_details": prompt,
         "completion_tokens_details": { "reasoning_tokens": used.reasoning },
     })
 }

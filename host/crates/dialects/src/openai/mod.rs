@@ -9,4 +9,4 @@ pub(crate) mod samples;
 
 pub(crate) use chunks::{Chunks, Content, token_ids};
 pub(crate) use frames::{Frames, error_frames, finish_name, finite, ids_of, set, stop_reason, usage};
-pub(crate) use request::{read_common, write_common};
+pub(crate) use request::{CHOICES_MAX, read_common, write_common};

@@ -4,6 +4,8 @@
 use serde_json::{Map, Value, json};
 
 use crate::ask::{Ask, Input, Refusal};
+use crate::carry::carried;
+use crate::dialect::Dialect;
 use crate::fields::{decimal, flag, integer, model, number, present, split_unknown};
 use crate::items::only;
 
@@ -11,7 +13,7 @@ use crate::items::only;
 const STOPS_MAX: usize = 16;
 const STOP_BYTES_MAX: usize = 256;
 /// Choices of one answer, as in OpenAI's API.
-pub(super) const CHOICES_MAX: u64 = 128;
+pub(crate) const CHOICES_MAX: u64 = 128;
 /// More would keep every vocabulary whole.
 const TOP_K_MAX: u64 = 1 << 20;
 
@@ -31,7 +33,8 @@ const COMMON: [&str; 14] = [
     "stream_options",
     "return_token_ids",
 ];
-/// Fields that describe the client and change nothing in the answer; they are recorded with the body.
+/// Fields that describe the client or the billing; they are recorded with the body, and `carry` says what other
+/// dialects make of them.
 const DESCRIPTIVE: [&str; 8] = [
     "user",
     "metadata",
@@ -46,9 +49,14 @@ const DESCRIPTIVE: [&str; 8] = [
 const STREAM_OPTIONS: [&str; 2] = ["include_usage", "include_obfuscation"];
 
 /// Reads the common fields; `own` names the fields that the dialect reads itself.
-pub(crate) fn read_common(body: &Map<String, Value>, input: Input, own: &[&str]) -> Result<Ask, Refusal> {
+pub(crate) fn read_common(
+    body: &Map<String, Value>,
+    (dialect, input): (Dialect, Input),
+    own: &[&str],
+) -> Result<Ask, Refusal> {
     let (descriptive, unknown) = split_unknown(body, &[&COMMON, own].concat(), &DESCRIPTIVE);
     Ok(Ask {
+        dialect: Some(dialect),
         temperature: number(body, "temperature", 0.0, 2.0)?,
         top_p: share(body)?,
         top_k: integer(body, "top_k", 0, TOP_K_MAX)?.map(|k| k as u32),
@@ -125,15 +133,20 @@ fn include_usage(body: &Map<String, Value>) -> Result<bool, Refusal> {
     }
 }
 
-/// Writes the common fields. Fields that only the client's dialect knows go to an upstream of the same dialect;
-/// to another one the descriptive fields do not go, and an unknown one is a refusal.
-pub(crate) fn write_common(ask: &Ask, model: &str, same_dialect: bool) -> Result<Map<String, Value>, Refusal> {
+/// Writes the common fields of a body in `dialect`. Fields that only the client's dialect knows go to an upstream of the
+/// same dialect; to another one go those that `carried` lists, and an unknown one is a refusal.
+pub(crate) fn write_common(
+    ask: &Ask,
+    model: &str,
+    (dialect, same_dialect): (Dialect, bool),
+) -> Result<Map<String, Value>, Refusal> {
     let mut body = Map::new();
     if same_dialect {
         body.extend(ask.descriptive.clone());
         body.extend(ask.unknown.clone());
     } else {
         ask.refuse_unknown()?;
+        body.extend(carried(ask, dialect)?);
     }
     let mut put = |field: &str, value: Option<Value>| drop(value.map(|value| body.insert(field.to_owned(), value)));
     put("model", Some(json!(model)));

@@ -5,11 +5,15 @@ use serde_json::{Map, Value, json};
 
 use super::{input, tools};
 use crate::ask::{Ask, Format, Input, Refusal};
+use crate::dialect::Dialect;
 use crate::fields::{flag, integer, model, number, present, split_unknown, text};
 use crate::items::{named, object, only, required, rest};
+use crate::places::places;
 
 /// Alternatives per token, as in OpenAI's API.
 const TOP_LOGPROBS_MAX: u64 = 20;
+/// The field that becomes the first turn.
+pub(super) const INSTRUCTIONS: &str = "instructions";
 /// The entry of `include` that asks for log-probs.
 pub(super) const INCLUDE_LOGPROBS: &str = "message.output_text.logprobs";
 
@@ -58,8 +62,13 @@ pub fn parse(body: &Map<String, Value>) -> Result<Ask, Refusal> {
     if unknown.get("truncation") == Some(&Value::from("auto")) {
         descriptive.extend(unknown.remove_entry("truncation"));
     }
+    // The answer repeats them; `write` does not, since they are the first turn.
+    descriptive.extend(present(body, INSTRUCTIONS).map(|sent| (INSTRUCTIONS.to_owned(), sent.clone())));
     let (tools, tool_choice) = tools::parse(body)?;
+    let turns = input::turns(body)?;
     Ok(Ask {
+        dialect: Some(Dialect::Responses),
+        places: places(&turns, body.get("input"), "input"),
         tools,
         tool_choice,
         parallel_calls: flag(body, "parallel_tool_calls")?,
@@ -73,7 +82,7 @@ pub fn parse(body: &Map<String, Value>) -> Result<Ask, Refusal> {
         return_token_ids: flag(body, "return_token_ids")?.unwrap_or(false),
         descriptive,
         unknown,
-        ..Ask::new(model(body)?, Input::Turns(input::turns(body)?))
+        ..Ask::new(model(body)?, Input::Turns(turns))
     })
 }
 

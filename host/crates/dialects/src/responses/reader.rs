@@ -1,12 +1,14 @@
 //! A responses upstream's stream or object becomes events.
 //! Everything in it is checked, since it comes from outside. An upstream that leaves out deltas is read from what it
-//! says when an item, or the answer, is done; items that are neither message, call nor reasoning are passed over.
+//! says when an item, or the answer, is done; items that are neither message,
+//! call nor reasoning are passed over, or foreign if the provider acted by them.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
 use super::logprobs;
+use crate::custom;
 use crate::fields::{self, shown};
 use crate::reply::{Event, Piece, Stop, TokenInfo, Usage};
 use crate::sse::SseEvent;
@@ -33,6 +35,8 @@ pub struct Reader {
 struct Item {
     /// Its number, if it is a call.
     call: Option<usize>,
+    /// The field of its arguments, if it is a call.
+    arguments: &'static str,
     /// Where its text comes from, once there is any.
     source: Option<Source>,
     done: bool,
@@ -68,7 +72,7 @@ impl Reader {
             "response.reasoning_text.delta" => self.delta(&data, Source::Content, Piece::Reasoning),
             "response.reasoning_summary_text.delta" => self.delta(&data, Source::Summary, Piece::Reasoning),
             "response.reasoning_summary_part.added" => self.summary_part(&data),
-            "response.function_call_arguments.delta" => self.arguments(&data),
+            "response.function_call_arguments.delta" | "response.custom_tool_call_input.delta" => self.arguments(&data),
             "response.failed" => Err(error_of(data.get("response").unwrap_or(&data))),
             "response.completed" | "response.incomplete" | "response.cancelled" => {
                 self.end(data.get("response").ok_or_else(|| format!("the provider sent {kind} without response"))?)
@@ -119,15 +123,23 @@ impl Reader {
         if self.items.len() >= ITEMS_MAX {
             return Err(format!("the provider's answer has more than {ITEMS_MAX} items"));
         }
-        let mut noted = Item { call: None, source: None, done: false };
+        let mut noted = Item { call: None, arguments: "arguments", source: None, done: false };
         let mut piece = None;
-        if kind(item) == "function_call" {
+        let custom = kind(item) == custom::CALL;
+        if kind(item) == "function_call" || custom {
             if self.calls >= CALLS_MAX {
                 return Err(format!("the provider's answer has more than {CALLS_MAX} calls"));
             }
             noted.call = Some(self.calls);
-            piece = Some(Piece::CallStart { call: self.calls, id: text(item, "call_id")?, name: text(item, "name")? });
+            let (call, id, name) = (self.calls, text(item, "call_id")?, text(item, "name")?);
+            piece =
+                Some(if custom { Piece::CustomStart { call, id, name } } else { Piece::CallStart { call, id, name } });
+            if custom {
+                noted.arguments = "input";
+            }
             self.calls += 1;
+        } else if kind(item).ends_with("_call") {
+            piece = Some(Piece::Foreign(shown(kind(item))));
         }
         self.items.insert(place, noted);
         Ok(piece)
@@ -181,7 +193,7 @@ impl Reader {
         let mut tokens = Vec::new();
         if item.source.is_none() {
             match item.call {
-                Some(call) => pieces.push(Piece::CallArguments { call, text: text(value, "arguments")? }),
+                Some(call) => pieces.push(Piece::CallArguments { call, text: text(value, item.arguments)? }),
                 None => tokens = contents(value, &mut pieces)?,
             }
         }
@@ -214,6 +226,8 @@ impl Reader {
             _ => Stop::End,
         };
         events.push(Event::Finished { choice: 0, stop });
+        let writes = response.pointer("/usage/input_tokens_details/cache_write_tokens").and_then(fields::count);
+        events.extend(writes.filter(|writes| *writes > 0).map(Event::CacheWrites));
         events.extend(usage(response).map(Event::Usage));
         Ok(events)
     }

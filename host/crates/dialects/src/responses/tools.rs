@@ -5,6 +5,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::ask::{Ask, Refusal, Tool, ToolChoice};
+use crate::custom;
 use crate::fields::{flag, present, text};
 use crate::items::{list, named, object, only, required};
 
@@ -109,7 +110,8 @@ fn name_of(fields: &Map<String, Value>, at: &str) -> Result<String, Refusal> {
 /// `tools` of a body; those that are no functions only for the dialect they came in.
 pub(super) fn write_tools(ask: &Ask, same_dialect: bool) -> Vec<Value> {
     let tools = ask.tools.iter().filter_map(|tool| match &tool.hosted {
-        Some(sent) => same_dialect.then(|| sent.clone()),
+        Some(sent) if same_dialect => Some(sent.clone()),
+        Some(_) => custom::tool_to_responses(tool),
         None => {
             let mut written = json!({
                 "type": "function",

@@ -2,8 +2,10 @@
 
 use serde_json::{Value, json};
 
+use super::parse::INSTRUCTIONS;
 use super::{logprobs, tools, write};
 use crate::ask::{Ask, Part};
+use crate::custom;
 use crate::fields::decimal;
 use crate::receipt::reef_of;
 use crate::reply::{Choice, Envelope, Reply, Stop, Usage};
@@ -17,7 +19,7 @@ pub fn whole(ask: &Ask, envelope: &Envelope, reply: &Reply) -> Value {
     // The tokens of an answer are not told apart; they stand beside the first text.
     let mut tokens = ask.logprobs.map(|_| logprobs::write(&choice.tokens));
     for part in &choice.parts {
-        let (index, cut) = (output.len(), is_cut(choice.stop.as_ref()) && output.len() + 1 == items);
+        let (index, cut) = (output.len(), unended(choice) && output.len() + 1 == items);
         let item = match part {
             Part::Text(text) => {
                 let part = text_part(text, tokens.take().unwrap_or_default());
@@ -29,22 +31,39 @@ pub fn whole(ask: &Ask, envelope: &Envelope, reply: &Reply) -> Value {
             Part::Call { id, name, arguments } => {
                 call(envelope, index, arguments_status(arguments), (id, name, arguments))
             }
-            Part::Result { .. } | Part::Other { .. } => continue,
+            Part::Other { kind, value } => match custom::read(kind, value) {
+                Some(called) => custom_call(envelope, index, status(cut), called),
+                None => continue,
+            },
+            Part::Result { .. } => continue,
         };
         output.push(item);
     }
     if let Some(refusal) = &choice.refusal {
-        let (index, cut) = (output.len(), is_cut(choice.stop.as_ref()));
+        let (index, cut) = (output.len(), unended(choice));
         output.push(message(envelope, index, status(cut), vec![refusal_part(refusal)]));
     }
-    ended(head(ask, envelope), reef_of(ask, envelope, reply), choice.stop.as_ref(), output, reply.usage.as_ref())
+    let mut answer = head(ask, envelope);
+    if choice.stop.is_none() {
+        answer["status"] = json!("failed");
+        answer["output"] = Value::Array(output);
+        answer["reef"] = reef_of(ask, envelope, reply);
+        return answer;
+    }
+    ended(
+        answer,
+        reef_of(ask, envelope, reply),
+        choice.stop.as_ref(),
+        output,
+        (reply.usage.as_ref(), reply.cache_writes),
+    )
 }
 
 /// An answer that has not ended.
 pub(super) fn head(ask: &Ask, envelope: &Envelope) -> Value {
     let metadata = ask.descriptive.get("metadata").cloned().unwrap_or_else(|| json!({}));
     let mut text = json!({ "format": write::format(&ask.format) });
-    if let Some(verbosity) = ask.unknown.get("text").and_then(|text| text.get("verbosity")) {
+    if let Some(verbosity) = ask.descriptive.get("text").and_then(|text| text.get("verbosity")) {
         text["verbosity"] = verbosity.clone();
     }
     json!({
@@ -55,14 +74,14 @@ pub(super) fn head(ask: &Ask, envelope: &Envelope) -> Value {
         "background": false,
         "error": null,
         "incomplete_details": null,
-        "instructions": null,
+        "instructions": ask.descriptive.get(INSTRUCTIONS),
         "max_output_tokens": ask.tokens_max,
         "metadata": metadata,
         "model": envelope.model,
         "output": [],
         "parallel_tool_calls": ask.parallel_calls.unwrap_or(true),
         "previous_response_id": null,
-        "reasoning": { "effort": ask.effort(), "summary": null },
+        "reasoning": { "effort": ask.effort(), "summary": ask.reasoning.as_ref().and_then(|sent| sent.get("summary")) },
         "store": false,
         "temperature": ask.temperature.map(decimal),
         "text": text,
@@ -72,7 +91,7 @@ pub(super) fn head(ask: &Ask, envelope: &Envelope) -> Value {
         "top_p": ask.top_p.map(decimal),
         "truncation": "disabled",
         "usage": null,
-        "user": null,
+        "user": ask.descriptive.get("user"),
     })
 }
 
@@ -82,7 +101,7 @@ pub(super) fn ended(
     reef: Value,
     stop: Option<&Stop>,
     output: Vec<Value>,
-    usage: Option<&Usage>,
+    (usage, cache_writes): (Option<&Usage>, u64),
 ) -> Value {
     let (status, reason) = match stop {
         Some(Stop::Length) => ("incomplete", Some("max_output_tokens")),
@@ -96,7 +115,7 @@ pub(super) fn ended(
     if let Some(usage) = usage {
         answer["usage"] = json!({
             "input_tokens": usage.input,
-            "input_tokens_details": { "cached_tokens": usage.cached, "cache_write_tokens": 0 },
+            "input_tokens_details": { "cached_tokens": usage.cached, "cache_write_tokens": cache_writes },
             "output_tokens": usage.output,
             "output_tokens_details": { "reasoning_tokens": usage.reasoning },
             "total_tokens": usage.input.saturating_add(usage.output),
@@ -104,6 +123,11 @@ pub(super) fn ended(
     }
     answer["reef"] = reef;
     answer
+}
+
+/// Was the last item of a whole answer cut off? Without a stop, the answer failed.
+fn unended(choice: &Choice) -> bool {
+    choice.stop.as_ref().is_none_or(|stop| is_cut(Some(stop)))
 }
 
 /// Was the last item cut off?
@@ -168,6 +192,14 @@ pub(super) fn reasoning(
         "content": content,
         "encrypted_content": signature,
     })
+}
+
+/// An item of a custom tool's call: the call's id, the tool, its input.
+pub(super) fn custom_call(envelope: &Envelope, index: usize, status: &str, called: (&str, &str, &str)) -> Value {
+    let mut item = custom::to_responses(called);
+    item["id"] = json!(item_id("ctc", envelope, index));
+    item["status"] = json!(status);
+    item
 }
 
 /// A call item: the call's id, the function, the arguments.

@@ -1,15 +1,22 @@
 //! An `Ask` becomes a body for an upstream that speaks the responses dialect.
 //! What the dialect cannot say is refused by name, but for `failed` of a result, which its text tells. A conversation
-//! that came in another dialect is not stored by the upstream, since nothing would ever refer to it.
+//! that came in another dialect is not stored by the upstream unless its client asks for it.
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use super::parse::INCLUDE_LOGPROBS;
+use super::parse::{INCLUDE_LOGPROBS, INSTRUCTIONS};
 use super::tools;
 use crate::ask::{Ask, Format, Input, Part, Refusal, Role, ToolChoice, Turn};
+use crate::carry::carried;
+use crate::custom;
+use crate::dialect::Dialect;
 use crate::fields::decimal;
 use crate::image::Image;
 use crate::items::join;
+use crate::places;
 
 /// The body of `POST /v1/responses`.
 pub fn write(ask: &Ask, model: &str, same_dialect: bool) -> Result<Value, Refusal> {
@@ -17,6 +24,9 @@ pub fn write(ask: &Ask, model: &str, same_dialect: bool) -> Result<Value, Refusa
     let Input::Turns(turns) = &ask.input else {
         return Err(Refusal::new("prompt", "this model's provider takes messages, not a prompt; send messages"));
     };
+    if !same_dialect {
+        places::check(ask, true)?;
+    }
     let mut body = Map::new();
     let mut set = |name: &str, value: Value| body.insert(name.to_owned(), value);
     set("model", json!(model));
@@ -48,10 +58,12 @@ pub fn write(ask: &Ask, model: &str, same_dialect: bool) -> Result<Value, Refusa
     }
     if same_dialect {
         join(&mut body, &ask.descriptive);
+        body.remove(INSTRUCTIONS);
         join(&mut body, &ask.unknown);
     } else {
         ask.refuse_unknown()?;
-        body.insert("store".to_owned(), json!(false));
+        join(&mut body, &carried(ask, Dialect::Responses)?);
+        body.entry("store").or_insert(json!(false));
         if ask.logprobs.is_some() {
             body.insert("include".to_owned(), json!([INCLUDE_LOGPROBS]));
         }
@@ -73,9 +85,7 @@ fn refuse(ask: &Ask) -> Result<(), Refusal> {
     ];
     match beyond.iter().find(|(_, asked)| *asked) {
         None => Ok(()),
-        Some((name, _)) => {
-            Err(Refusal::new(*name, format!("{name} is not supported by this model's provider; leave it out")))
-        }
+        Some((name, _)) => Err(ask.unsupported(name)),
     }
 }
 
@@ -118,12 +128,13 @@ fn write_tools(ask: &Ask, same_dialect: bool, body: &mut Map<String, Value>) -> 
 
 fn items(turns: &[Turn], same_dialect: bool) -> Result<Vec<Value>, Refusal> {
     let mut items = Vec::with_capacity(turns.len());
+    let customs = customs(turns);
     for turn in turns {
         match turn.role {
             Role::System => said("system", turn, same_dialect, &mut items)?,
             Role::User => said("user", turn, same_dialect, &mut items)?,
             Role::Assistant => assistant(turn, same_dialect, &mut items)?,
-            Role::Tool => results(turn, same_dialect, &mut items)?,
+            Role::Tool => results(turn, (same_dialect, &customs), &mut items)?,
         }
     }
     if items.is_empty() {
@@ -160,7 +171,10 @@ fn assistant(turn: &Turn, same_dialect: bool, items: &mut Vec<Value>) -> Result<
             }
             Part::Reasoning { text, signature } => reasoning_item(text, signature.as_deref()),
             Part::Other { value, .. } if same_dialect => value.clone(),
-            Part::Other { kind, .. } => return Err(unsupported(kind)),
+            Part::Other { kind, value } => match custom::read(kind, value) {
+                Some(called) => custom::to_responses(called),
+                None => return Err(unsupported(kind)),
+            },
             Part::Result { .. } => continue,
         };
         flush(&mut content, items);
@@ -189,13 +203,31 @@ fn reasoning_item(text: &str, signature: Option<&str>) -> Value {
     }
 }
 
-fn results(turn: &Turn, same_dialect: bool, items: &mut Vec<Value>) -> Result<(), Refusal> {
-    let mut current: Option<(&str, &str, Vec<Value>)> = None;
+/// Ids of the calls of custom tools, whose results are items of another type.
+fn customs(turns: &[Turn]) -> BTreeSet<&str> {
+    let parts = turns.iter().flat_map(|turn| &turn.parts);
+    let ids = parts.filter_map(|part| match part {
+        Part::Other { kind, value } => custom::read(kind, value).map(|(id, _, _)| id),
+        _ => None,
+    });
+    ids.collect()
+}
+
+fn results(
+    turn: &Turn,
+    (same_dialect, customs): (bool, &BTreeSet<&str>),
+    items: &mut Vec<Value>,
+) -> Result<(), Refusal> {
+    let result = |told: (&str, Cow<'_, str>, Vec<Value>)| {
+        let kind = if customs.contains(told.0) { custom::OUTPUT } else { "function_call_output" };
+        result(kind, told)
+    };
+    let mut current: Option<(&str, Cow<'_, str>, Vec<Value>)> = None;
     for part in &turn.parts {
         match (part, &mut current) {
-            (Part::Result { id, text, .. }, _) => {
+            (Part::Result { id, text, failed }, _) => {
                 items.extend(current.take().map(result));
-                current = Some((id, text, Vec::new()));
+                current = Some((id, Part::told(text, *failed), Vec::new()));
             }
             (Part::Other { kind, value }, Some((_, _, others))) => others.push(other(kind, value, same_dialect)?),
             (Part::Other { value, .. }, None) if same_dialect => items.push(value.clone()),
@@ -207,14 +239,14 @@ fn results(turn: &Turn, same_dialect: bool, items: &mut Vec<Value>) -> Result<()
     Ok(())
 }
 
-fn result((id, text, others): (&str, &str, Vec<Value>)) -> Value {
+fn result(kind: &str, (id, text, others): (&str, Cow<'_, str>, Vec<Value>)) -> Value {
     let output = if others.is_empty() {
         json!(text)
     } else {
         let said = (!text.is_empty()).then(|| json!({ "type": "input_text", "text": text }));
         Value::Array(said.into_iter().chain(others).collect())
     };
-    json!({ "type": "function_call_output", "call_id": id, "output": output })
+    json!({ "type": kind, "call_id": id, "output": output })
 }
 
 fn other(kind: &str, value: &Value, same_dialect: bool) -> Result<Value, Refusal> {

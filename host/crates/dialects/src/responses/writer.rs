@@ -28,6 +28,7 @@ pub struct Writer {
     started: bool,
     stop: Option<Stop>,
     usage: Option<Usage>,
+    cache_writes: u64,
     ended: bool,
 }
 
@@ -56,6 +57,7 @@ impl Writer {
             started: false,
             stop: None,
             usage: None,
+            cache_writes: 0,
             ended: false,
         }
     }
@@ -81,6 +83,7 @@ impl Writer {
                 self.stop = Some(stop.clone());
                 self.finish(&mut frames);
             }
+            Event::CacheWrites(tokens) => self.cache_writes = *tokens,
             Event::Usage(usage) => self.usage = Some(*usage),
             Event::Delta { .. } | Event::Finished { .. } => {}
         }
@@ -97,7 +100,8 @@ impl Writer {
         self.ended = true;
         let output = std::mem::take(&mut self.output);
         let reef = self.ids.reef(&self.envelope);
-        let answer = whole::ended(self.head.take(), reef.clone(), self.stop.as_ref(), output, self.usage.as_ref());
+        let used = (self.usage.as_ref(), self.cache_writes);
+        let answer = whole::ended(self.head.take(), reef.clone(), self.stop.as_ref(), output, used);
         let name = if whole::is_cut(self.stop.as_ref()) { "response.incomplete" } else { "response.completed" };
         frames.push(self.frame(name, json!({ "response": answer, "reef": reef })));
         frames
@@ -174,6 +178,7 @@ impl Writer {
             Block::Text | Block::Refusal => whole::message(&self.envelope, index, "in_progress", Vec::new()),
             Block::Reasoning | Block::Sealed(_) => whole::reasoning(&self.envelope, index, "in_progress", ("", None)),
             Block::Call { id, name } => whole::call(&self.envelope, index, "in_progress", (id, name, "")),
+            Block::Custom { id, name } => whole::custom_call(&self.envelope, index, "in_progress", (id, name, "")),
         };
         let id = item.get("id").and_then(Value::as_str).unwrap_or_default().to_owned();
         let signature = match &block {
@@ -203,8 +208,9 @@ impl Writer {
             Block::Refusal => "response.refusal.delta",
             Block::Reasoning | Block::Sealed(_) => "response.reasoning_text.delta",
             Block::Call { .. } => "response.function_call_arguments.delta",
+            Block::Custom { .. } => "response.custom_tool_call_input.delta",
         };
-        if !matches!(open.block, Block::Call { .. }) {
+        if !matches!(open.block, Block::Call { .. } | Block::Custom { .. }) {
             data["content_index"] = json!(0);
         }
         frames.push(self.frame(name, data));
@@ -231,6 +237,7 @@ impl Writer {
             Block::Call { id, name } => {
                 whole::call(&self.envelope, index, whole::arguments_status(text), (id, name, text))
             }
+            Block::Custom { id, name } => whole::custom_call(&self.envelope, index, status, (id, name, text)),
         };
         frames.push(self.frame("response.output_item.done", json!({ "output_index": index, "item": item })));
         self.output.push(item);
@@ -258,6 +265,7 @@ impl Open {
             Block::Call { name, .. } => {
                 Some(("response.function_call_arguments.done", json!({ "name": name, "arguments": text })))
             }
+            Block::Custom { .. } => Some(("response.custom_tool_call_input.done", json!({ "input": text }))),
             Block::Sealed(_) => None,
         }
     }
@@ -269,6 +277,6 @@ fn part(block: &Block, text: &str, logprobs: Vec<Value>) -> Option<Value> {
         Block::Text => Some(whole::text_part(text, logprobs)),
         Block::Refusal => Some(whole::refusal_part(text)),
         Block::Reasoning => Some(whole::reasoning_part(text)),
-        Block::Sealed(_) | Block::Call { .. } => None,
+        Block::Sealed(_) | Block::Call { .. } | Block::Custom { .. } => None,
     }
 }

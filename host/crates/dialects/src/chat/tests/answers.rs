@@ -92,10 +92,9 @@ fn a_broken_call_or_too_much_is_an_error() {
 
 #[test]
 fn what_is_only_unknown_does_not_cost_the_answer() {
-    let custom = |call: Value| delta(json!({ "tool_calls": [call] }));
+    let odd = |call: Value| delta(json!({ "tool_calls": [call] }));
     let reply = stream(&[
-        custom(json!({ "index": 0, "id": "a", "type": "custom", "custom": { "name": "f", "input": "" } })),
-        custom(json!({ "index": 0, "custom": { "input": "x" } })),
+        odd(json!({ "index": 0, "id": "a", "type": "odd", "odd": { "name": "f", "input": "" } })),
         json!({ "choices": [{ "index": 0, "delta": { "content": "a" }, "finish_reason": "" }] }),
         delta(json!({ "content": [{ "type": "text", "text": "b" }, { "type": "odd" }, "c"], "reasoning": {} })),
         json!({ "choices": [{ "index": 0, "delta": {}, "finish_reason": "out_of_breath", "logprobs": 1 }] }),
@@ -106,8 +105,7 @@ fn what_is_only_unknown_does_not_cost_the_answer() {
     assert_eq!(reply.choices[0].parts, [Part::Text("abc".to_owned())]);
     assert_eq!(reply.choices[0].stop, Some(Stop::End));
     assert_eq!(reply.usage, Some(Usage { input: 5, ..Usage::default() }));
-    let message =
-        json!({ "content": [{ "type": "text", "text": "a" }], "tool_calls": [{ "id": "a", "type": "custom" }] });
+    let message = json!({ "content": [{ "type": "text", "text": "a" }], "tool_calls": [{ "id": "a", "type": "odd" }] });
     let body = json!({ "choices": [{ "message": message, "finish_reason": "tool_calls" }] });
     let whole = read_whole(&body).expect("readable");
     assert_eq!(crate::answers::reply(&whole).choices[0].parts, [Part::Text("a".to_owned())]);
