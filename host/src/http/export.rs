@@ -13,7 +13,6 @@ use reef_core::{ScenarioName, TenantId};
 use reef_store::{Store, StoreError};
 use serde::Deserialize;
 use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
 
 use super::caller::Caller;
 use super::error::ApiError;
@@ -70,7 +69,7 @@ fn lines(store: Store, key: (TenantId, ScenarioName), after: i64) -> Body {
 }
 
 fn parquet(store: Store, (tenant, name): (TenantId, ScenarioName), after: i64) -> Body {
-    let (parts, received) = mpsc::channel(PARTS_MAX);
+    let (parts, mut received) = mpsc::channel(PARTS_MAX);
     tokio::spawn(async move {
         let writer = Parts { parts: parts.clone(), part: Vec::new() };
         let last = match store.export_parquet(&tenant, &name, after, writer).await {
@@ -81,7 +80,7 @@ fn parquet(store: Store, (tenant, name): (TenantId, ScenarioName), after: i64) -
         // Nobody listens any more: there is nobody to tell.
         let _ = parts.send(last).await;
     });
-    Body::from_stream(ReceiverStream::new(received))
+    Body::from_stream(stream::poll_fn(move |context| received.poll_recv(context)))
 }
 
 /// Collects what is written and sends it in parts; it blocks where the reader is slow.

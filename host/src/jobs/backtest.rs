@@ -174,15 +174,9 @@ impl<'a> Walk<'a> {
             Some(last) => folder.store.step_record(tenant, name, last.step).await?.map(|record| record.inputs),
             None => None,
         };
-        let base = inputs.map_or_else(
-            || {
-                scenario
-                    .settings
-                    .recipe_values(surface::of(&recipe), !scenario.settings.harness_config.is_empty())
-                    .clone()
-            },
-            |inputs| inputs.config,
-        );
+        let (settings, surface) = (&scenario.settings, surface::of(&recipe));
+        let own = || settings.recipe_values(surface, !settings.harness_config.is_empty()).clone();
+        let base = inputs.map_or_else(own, |inputs| inputs.config);
         let config = configuration(&recipe, base, wanted, &mut notes)?;
         let heads = folder.store.heads(tenant, name).await?;
         let listed = folder.store.releases_of(tenant, name, Surface::Weights).await?;

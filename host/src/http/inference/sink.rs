@@ -9,9 +9,9 @@ use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures::StreamExt;
+use futures::stream::poll_fn;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
-use tokio_stream::wrappers::ReceiverStream;
 
 use crate::http::error::ApiError;
 
@@ -84,9 +84,9 @@ async fn queue(sends: &mpsc::Sender<Bytes>, bytes: Bytes) -> bool {
 }
 
 /// The response of a stream.
-pub fn stream_response(mut headers: HeaderMap, sends: mpsc::Receiver<Bytes>) -> Response {
+pub fn stream_response(mut headers: HeaderMap, mut sends: mpsc::Receiver<Bytes>) -> Response {
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    let body = Body::from_stream(ReceiverStream::new(sends).map(Ok::<_, Infallible>));
+    let body = Body::from_stream(poll_fn(move |context| sends.poll_recv(context)).map(Ok::<_, Infallible>));
     (StatusCode::OK, headers, body).into_response()
 }

@@ -4,13 +4,13 @@
 //! because it may begin a stop, so are its tokens.
 
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use reef_dialects::{Ask, Dialect, Event, Input, Piece, Stop, TokenInfo, Usage};
 use reef_engine::{AnswerParser, AnswerPiece, Engine, Event as EngineEvent, Finish, FinishReason, Token};
 use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
-use tokio_stream::{StreamExt, StreamMap};
 
 use super::constraint::dead_end;
 use super::prompt::{functions, variables};
@@ -25,7 +25,7 @@ pub(super) struct Speakers {
     ask: Arc<Ask>,
     dialect: Dialect,
     prompt: Vec<u32>,
-    streams: StreamMap<usize, ReceiverStream<EngineEvent>>,
+    choices: Choices,
     speakers: Vec<Speaker>,
 }
 
@@ -38,11 +38,10 @@ impl Speakers {
         choices: Vec<mpsc::Receiver<EngineEvent>>,
     ) -> Self {
         let (prompt, id) = named;
-        let (mut streams, mut speakers) = (StreamMap::new(), Vec::new());
+        let mut speakers = Vec::new();
         let parses = matches!(ask.input, Input::Turns(_));
         let (tools, variables) = (functions(ask).next().is_some(), variables(ask));
-        for (number, receiver) in choices.into_iter().enumerate() {
-            streams.insert(number, ReceiverStream::new(receiver));
+        for number in 0..choices.len() {
             speakers.push(Speaker {
                 number: u32::try_from(number).unwrap_or(u32::MAX),
                 call_prefix: if number == 0 { format!("call_{id}") } else { format!("call_{id}_{number}") },
@@ -52,7 +51,8 @@ impl Speakers {
                 ..Speaker::default()
             });
         }
-        Self { engine: engine.clone(), ask: Arc::clone(ask), dialect, prompt, streams, speakers }
+        let choices = Choices { speak: choices.into_iter().map(Some).collect(), first: 0 };
+        Self { engine: engine.clone(), ask: Arc::clone(ask), dialect, prompt, choices, speakers }
     }
 
     /// With that many alternatives of each token for the record.
@@ -70,7 +70,7 @@ impl Speakers {
         loop {
             let next = tokio::select! {
                 biased;
-                next = self.streams.next() => next,
+                next = poll_fn(|context| self.choices.poll(context)) => next,
                 () = sender.closed() => return,
             };
             let Some((number, event)) = next else { break };
@@ -99,7 +99,7 @@ impl Speakers {
             }
         };
         if speaker.ended {
-            self.streams.remove(&number);
+            self.choices.close(number);
         }
         Ok(events)
     }
@@ -111,6 +111,39 @@ impl Speakers {
             cached: self.speakers.first().map_or(0, |first| first.reused),
             output: self.speakers.iter().map(|speaker| speaker.tokens).sum(),
             reasoning: self.speakers.iter().map(|speaker| speaker.reasoning).sum(),
+        }
+    }
+}
+
+/// What the engine says of each choice.
+struct Choices {
+    /// None once it has ended.
+    speak: Vec<Option<mpsc::Receiver<EngineEvent>>>,
+    /// Whose turn it is: none is heard before the others for long.
+    first: usize,
+}
+
+impl Choices {
+    /// The next event and whose it is; none when all have ended.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<(usize, EngineEvent)>> {
+        let (count, first, mut open) = (self.speak.len(), self.first, false);
+        for number in (first..count).chain(0..first.min(count)) {
+            let Some(receiver) = self.speak.get_mut(number).and_then(Option::as_mut) else { continue };
+            match receiver.poll_recv(context) {
+                Poll::Ready(Some(event)) => {
+                    self.first = number + 1;
+                    return Poll::Ready(Some((number, event)));
+                }
+                Poll::Ready(None) => self.close(number),
+                Poll::Pending => open = true,
+            }
+        }
+        if open { Poll::Pending } else { Poll::Ready(None) }
+    }
+
+    fn close(&mut self, number: usize) {
+        if let Some(speaks) = self.speak.get_mut(number) {
+            *speaks = None;
         }
     }
 }

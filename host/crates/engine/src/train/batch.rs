@@ -195,7 +195,7 @@ impl<'a> Batch<'a> {
 /// Would the trainer take the sample? The error says what is wrong with it.
 pub fn check_sample(sample: &Sample, info: &ModelInfo) -> Result<(), String> {
     let vocabulary = i64::try_from(info.vocabulary).unwrap_or(i64::MAX);
-    check(sample, Bounds { vocabulary, context: info.context_length })
+    check(sample, Bounds { vocabulary, context: info.context_length, device: Device::Cpu })
 }
 
 fn check(sample: &Sample, bounds: Bounds) -> Result<(), String> {
