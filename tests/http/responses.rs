@@ -77,7 +77,7 @@ async fn what_needs_a_memory_is_refused_by_name() {
         assert_eq!(answer.body["error"]["param"], field, "{}", answer.body);
     }
     let answer = caller.post(PATH, body(json!({ "max_output_tokens": 100_000 }))).await;
-    assert_eq!((answer.status, &answer.body["error"]["param"]), (StatusCode::BAD_REQUEST, &json!("input")));
+    assert_eq!((answer.status, &answer.body["error"]["param"]), (StatusCode::BAD_REQUEST, &json!("max_output_tokens")));
     let image =
         json!([{ "role": "user", "content": [{ "type": "input_image", "image_url": "data:image/png;base64,AA" }] }]);
     let answer = caller.post(PATH, body(json!({ "input": image }))).await;

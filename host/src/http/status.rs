@@ -173,7 +173,11 @@ async fn scenario_status(store: &Store, scenario: &Scenario, learns: bool) -> Re
     let (tenant, name) = &scenario.key;
     let counts = store.counts(tenant, name).await?;
     let served = scenario.served();
-    let leading = scenario.leading();
+    let leading = match scenario.recipes().next() {
+        Some((surface, _)) => surface,
+        // Before its learner's first turn the store alone knows.
+        None => store.surfaces(tenant, name).await?.first().copied().unwrap_or(Surface::Weights),
+    };
     let learner = scenario.side(leading).status();
     let counted = store.counts_on(tenant, name, leading).await?;
     let harness = store.harness_head(tenant, name).await?;

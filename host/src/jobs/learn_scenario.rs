@@ -2,14 +2,13 @@
 //! Started for every scenario that comes alive. Where two surfaces have a recipe, they take turns, so that what a step
 //! measures against stands still. Serving never waits for it, and whatever happens is written to status and store.
 
+mod sift;
+
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use reef_core::{
-    HeldOutTask, INSTRUCTION_FIELD, RecordId, Sample, Step, StepOutcome, Surface, recheck_due, sha256_hex,
-};
-use reef_engine::train::check_sample;
+use reef_core::{HeldOutTask, RecordId, Sample, Step, StepOutcome, Surface, recheck_due, sha256_hex};
 use reef_sandbox::{Blame, Call, Choice, Context, Fault, FaultKind, PoolSample, Quarantine, Selection};
 use reef_store::{Commit, PoolEntry, RecordedStep, StepInputs, TrainingMode};
 use tracing::Instrument;
@@ -34,7 +33,8 @@ const RETRY_PAUSE: Duration = Duration::from_secs(2);
 /// Longest of those pauses.
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(600);
 
-/// Learns until the scenario is forgotten or the process ends. The recipe of the workshop is exchanged for that of the surface before each turn.
+/// Learns until the scenario is forgotten or the process ends. The recipe of the workshop is exchanged for that of the
+/// surface before each turn.
 pub async fn learn_scenario(workshop: Workshop, (scenario, surface): (Arc<Scenario>, Surface), pool_max: u32) {
     let mut learner = Learner {
         workshop,
@@ -263,7 +263,8 @@ impl Learner {
         let pool = surface::pool(&self.workshop, &self.scenario, self.pool_max).await?;
         let (mut usable, mut retired) = self.sift(pool.samples, held_out).await?;
         if self.manual() {
-            usable.retain(|pooled| pooled.sample.metadata.contains_key(INSTRUCTION_FIELD));
+            // What a person asks for is about no exchange but its own record.
+            usable.retain(|pooled| pooled.sample.records.first() == Some(&pooled.sample.report));
         }
         let mut inputs = self.inputs().await?;
         let entry = |pooled: &PoolSample| PoolEntry { report: pooled.sample.report.clone(), lag: pooled.lag };
@@ -350,39 +351,6 @@ impl Learner {
             gate: None,
             outcome: StepOutcome::Running,
         })
-    }
-
-    /// Drops what can never be trained on: too old, of another lineage, or a held-out prompt.
-    async fn sift(
-        &self,
-        samples: Vec<Sample>,
-        held_out: &HeldOut,
-    ) -> Result<(Vec<PoolSample>, Vec<(RecordId, String)>), StepError> {
-        if surface::is_harness(&self.workshop.recipe) {
-            return Ok((surface::fresh(samples), Vec::new()));
-        }
-        let max_staleness = self.scenario.settings().max_staleness;
-        let lineage = surface::lineage(&self.workshop.store, &self.scenario, max_staleness).await?;
-        let (mut usable, mut retired) = (Vec::new(), Vec::new());
-        for sample in samples {
-            let lag = lineage.iter().position(|release| *release == sample.release);
-            // Recorded elsewhere or under other limits: it would fail every step that takes it.
-            if let Err(why) = check_sample(&sample, self.workshop.engine.info()) {
-                retired.push((sample.report, format!("not trainable: {why}")));
-                continue;
-            }
-            match lag {
-                _ if held_out.contains_prompt(prompt(&sample)) => {
-                    retired.push((sample.report, "prompt of a held-out task".to_owned()))
-                }
-                None => retired.push((
-                    sample.report,
-                    format!("expired: sampled more than {max_staleness} releases ago or by another lineage"),
-                )),
-                Some(lag) => usable.push(PoolSample { sample, lag: u32::try_from(lag).unwrap_or(u32::MAX) }),
-            }
-        }
-        Ok((usable, retired))
     }
 
     async fn retire(&self, retired: Vec<(RecordId, String)>) -> Result<(), StepError> {
