@@ -116,7 +116,8 @@ async fn records_that_break_a_rule_are_refused_in_a_sentence() {
         (traced("r-1", |trace| trace.alternatives.k = 1), "its alternatives are not"),
         (traced("r-1", |trace| trace.alternatives = alternatives(65, -1.0)), "its alternatives are not"),
         (traced("r-1", |trace| trace.alternatives = alternatives(1, f32::NAN)), "log-prob of an alternative"),
-        (traced("r-2", |trace| trace.sampling.temperature = f32::NAN), "not finite"),
+        (traced("r-2", |trace| trace.sampling.temperature = f32::NAN), "nothing that was sampled with"),
+        (traced("r-2", |trace| trace.sampling.temperature = -1.0), "nothing that was sampled with"),
         (traced("r-3", |trace| trace.prompt = vec![0; 1 << 20]), "more than 1048576 tokens"),
     ];
     for (record, rule) in cases {
