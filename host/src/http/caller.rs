@@ -19,7 +19,7 @@ use crate::auth::{Auth, Principal};
 use crate::config::Scope;
 use crate::episodes::{Pass, Passes};
 use crate::provider::anthropic_headers;
-use crate::scenarios::{ScenarioError, Scenarios};
+use crate::scenarios::{Scenario, ScenarioError, Scenarios};
 
 /// Bytes of one tag or session value.
 const TAG_VALUE_BYTES_MAX: usize = 512;
@@ -119,6 +119,14 @@ impl Caller {
         })?;
         self.check_sees(&name)?;
         Ok(name)
+    }
+
+    /// The scenario of a path, for a caller with the scope.
+    pub async fn open(&self, scenarios: &Scenarios, scope: Scope, name: &str) -> Result<Arc<Scenario>, ApiError> {
+        self.require(scope)?;
+        let name = ScenarioName::parse(name)?;
+        self.check_sees(&name)?;
+        Ok(scenarios.get(self.tenant(), &name).await?)
     }
 
     /// Scenarios out of a token's reach look absent.

@@ -10,6 +10,7 @@ pub mod contract;
 pub mod dashboard;
 pub mod error;
 pub mod export;
+pub mod fields;
 pub mod harness;
 pub mod inference;
 pub mod openapi;

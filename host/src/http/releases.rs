@@ -15,6 +15,7 @@ use super::Shared;
 use super::body::JsonObject;
 use super::caller::Caller;
 use super::error::ApiError;
+use super::fields::known;
 use super::params::{Path, Query};
 use super::scenarios::Management;
 use crate::config::Scope;
@@ -117,10 +118,7 @@ impl Target {
         body: &Map<String, Value>,
     ) -> Result<Self, ApiError> {
         let scenario = management.open(caller, Scope::Admin, name).await?;
-        if let Some(field) = body.keys().find(|field| *field != "release_id") {
-            let field: String = field.chars().take(64).collect();
-            return Err(ApiError::invalid(field.clone(), format!("'{field}' is not known; send release_id alone")));
-        }
+        known(body, &["release_id"])?;
         let release = match body.get("release_id") {
             Some(Value::String(id)) => ReleaseId::parse(id.as_str())?,
             _ => return Err(ApiError::invalid("release_id", "name the release in 'release_id'")),

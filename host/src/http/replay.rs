@@ -14,6 +14,7 @@ use tokio::sync::Semaphore;
 use super::body::JsonObject;
 use super::caller::Caller;
 use super::error::ApiError;
+use super::fields::typed;
 use super::params::Path;
 use super::scenarios::Management;
 use crate::config::{Config, Scope};
@@ -60,8 +61,7 @@ pub async fn replay(
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     let scenario = management.open(&caller, Scope::Admin, &name).await?;
-    let body: ReplayBody = serde_json::from_value(Value::Object(body))
-        .map_err(|error| ApiError::invalid("body", format!("a replay takes {{step, threads?}}: {error}")))?;
+    let body: ReplayBody = typed(body, "a replay takes {step, threads?}")?;
     if body.threads.is_some_and(|threads| !(1..=THREADS_MAX).contains(&threads)) {
         return Err(ApiError::invalid("threads", format!("threads must be 1 to {THREADS_MAX}")));
     }

@@ -6,16 +6,19 @@ use axum::Json;
 use axum::extract::State;
 use reef_core::{CanaryPlan, ReleaseId, ReleaseOrigin, RolloutPlan, Sticky, Tag};
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::body::JsonObject;
 use super::caller::Caller;
 use super::error::ApiError;
+use super::fields::typed;
 use super::params::Path;
 use super::scenarios::Management;
 use crate::config::Scope;
 use crate::scenarios::{Scenario, promoted, to_the_end};
+
+/// What is said of a body that is no rollout.
+const NOT_VALID: &str = "the rollout is not valid";
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -77,11 +80,6 @@ impl CanaryBody {
     }
 }
 
-fn read<T: DeserializeOwned>(body: Map<String, Value>) -> Result<T, ApiError> {
-    serde_json::from_value(Value::Object(body))
-        .map_err(|error| ApiError::invalid("body", format!("the rollout is not valid: {error}")))
-}
-
 /// `POST …/pin {release_id}`: it is the head, by a rollback if need be, and stays it.
 pub async fn pin(
     State(management): State<Management>,
@@ -90,7 +88,7 @@ pub async fn pin(
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     let scenario = management.open(&caller, Scope::Admin, &name).await?;
-    let (PinBody { release_id: to }, by) = (read(body)?, caller.person());
+    let (PinBody { release_id: to }, by) = (typed(body, NOT_VALID)?, caller.person());
     let pinned = async move {
         let head = scenario.served().release.release_id.clone();
         let head = if head == to {
@@ -114,7 +112,7 @@ pub async fn canary(
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     let scenario = management.open(&caller, Scope::Admin, &name).await?;
-    begin(management, scenario, read::<CanaryBody>(body)?.plan()?).await
+    begin(management, scenario, typed::<CanaryBody>(body, NOT_VALID)?.plan()?).await
 }
 
 /// `POST …/shadow {release_id, percent}`
@@ -125,7 +123,7 @@ pub async fn shadow(
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     let scenario = management.open(&caller, Scope::Admin, &name).await?;
-    let ShadowBody { release_id, percent } = read(body)?;
+    let ShadowBody { release_id, percent } = typed(body, NOT_VALID)?;
     begin(management, scenario, (release_id, RolloutPlan::Shadow { percent })).await
 }
 

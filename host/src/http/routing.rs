@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 use super::body::JsonObject;
 use super::caller::Caller;
 use super::error::ApiError;
+use super::fields::{known, text};
 use super::inference::Serving;
 use super::params::Path;
 use super::redaction::redact_text;
@@ -29,7 +30,7 @@ pub async fn show(
     caller: Caller,
     Path(name): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
-    let scenario = serving.scenario(&caller, Scope::Read, &name).await?;
+    let scenario = caller.open(&serving.scenarios, Scope::Read, &name).await?;
     let live = scenario.policy();
     Ok(Json(json!({
         "scenario": scenario.key.1,
@@ -51,7 +52,7 @@ pub async fn propose(
     Path(name): Path<String>,
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
-    let scenario = serving.scenario(&caller, Scope::Report, &name).await?;
+    let scenario = caller.open(&serving.scenarios, Scope::Report, &name).await?;
     let mut asked = proposed(&body)?;
     asked.reason = redact_text(&serving.redactor, &asked.reason);
     // A client that goes away must not cut a release off from its proposal.
@@ -110,11 +111,7 @@ fn admitted(proposal: HarnessProposal) -> Json<Value> {
 }
 
 fn proposed(body: &Map<String, Value>) -> Result<Proposed, ApiError> {
-    if let Some(field) = body.keys().find(|field| !FIELDS.contains(&field.as_str())) {
-        let field: String = field.chars().take(64).collect();
-        let told = format!("'{field}' is not known; use {}", FIELDS.join(", "));
-        return Err(ApiError::invalid(field, told));
-    }
+    known(body, &FIELDS)?;
     let policy = body.get("policy").cloned().unwrap_or_default();
     if policy.to_string().len() > POLICY_BYTES_MAX {
         return Err(ApiError::invalid("policy", format!("the policy is over {POLICY_BYTES_MAX} bytes")));
@@ -122,15 +119,8 @@ fn proposed(body: &Map<String, Value>) -> Result<Proposed, ApiError> {
     let policy = serde_json::from_value(policy).map_err(|error| {
         ApiError::invalid("policy", format!("the policy must be {{\"rules\": [{{when, models}}]}}: {error}"))
     })?;
-    let reason = body.get("reason").and_then(Value::as_str).filter(|reason| !reason.trim().is_empty());
+    let reason = text(body, "reason", PROPOSAL_REASON_BYTES_MAX)?.filter(|reason| !reason.trim().is_empty());
     let reason = reason.ok_or_else(|| ApiError::invalid("reason", "say in 'reason' why the policy should change"))?;
-    if reason.len() > PROPOSAL_REASON_BYTES_MAX {
-        return Err(ApiError::invalid("reason", format!("'reason' is over {PROPOSAL_REASON_BYTES_MAX} bytes")));
-    }
-    let base = match body.get("release_id") {
-        None | Some(Value::Null) => None,
-        Some(Value::String(id)) => Some(ReleaseId::parse(id.as_str())?),
-        Some(_) => return Err(ApiError::invalid("release_id", "'release_id' is a text")),
-    };
-    Ok(Proposed { policy, reason: reason.to_owned(), base })
+    let base = text(body, "release_id", usize::MAX)?.map(ReleaseId::parse).transpose()?;
+    Ok(Proposed { policy, reason, base })
 }

@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 use super::body::JsonObject;
 use super::caller::Caller;
 use super::error::ApiError;
+use super::fields::typed;
 use super::params::Path;
 use super::replay::Replays;
 use crate::config::Scope;
@@ -46,10 +47,7 @@ pub struct Management {
 impl Management {
     /// The scenario of a path, for a caller with the scope.
     pub async fn open(&self, caller: &Caller, scope: Scope, name: &str) -> Result<Arc<Scenario>, ApiError> {
-        caller.require(scope)?;
-        let name = ScenarioName::parse(name)?;
-        caller.check_sees(&name)?;
-        Ok(self.scenarios.get(caller.tenant(), &name).await?)
+        caller.open(&self.scenarios, scope, name).await
     }
 
     /// What exchanges recipes, or why none can be.
@@ -94,8 +92,7 @@ struct SettingsBody {
 
 impl SettingsBody {
     fn read(body: Map<String, Value>) -> Result<Self, ApiError> {
-        serde_json::from_value(Value::Object(body))
-            .map_err(|error| ApiError::invalid("body", format!("the settings are not valid: {error}")))
+        typed(body, "the settings are not valid")
     }
 
     fn over(self, settings: ScenarioSettings) -> ScenarioSettings {

@@ -130,6 +130,12 @@ impl Mender {
     }
 
     fn message(&mut self, frame: SseEvent) -> Vec<SseEvent> {
+        let told =
+            |kind: &str| frame.data.contains(kind) || frame.event.as_deref().is_some_and(|name| name.contains(kind));
+        // Most frames are pieces of a block that is open.
+        if !self.stopped && !told("content_block_st") && !told("message_delta") {
+            return vec![frame];
+        }
         let data: Value = serde_json::from_str(&frame.data).unwrap_or_default();
         let kind = data.get("type").and_then(Value::as_str).or(frame.event.as_deref()).unwrap_or_default();
         let index = data.get("index").and_then(Value::as_u64);

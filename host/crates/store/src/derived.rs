@@ -210,10 +210,11 @@ struct Table {
     json: bool,
 }
 
-/// What a recipe said of a sample stands after its kind.
+/// What a recipe said of a sample stands after its kind. Two surfaces learn at most, so that the first and the last of a
+/// report's reasons are all of them, and no page ends between the two.
 const REASONS: Table = Table {
-    select: "SELECT report, reason FROM samples WHERE tenant = $1 AND scenario = $2 AND report > $3 \
-               AND reason IS NOT NULL ORDER BY report LIMIT $4",
+    select: "SELECT report, MIN(reason) || ' ' || MAX(reason) FROM samples WHERE tenant = $1 AND scenario = $2 \
+               AND report > $3 AND reason IS NOT NULL GROUP BY report ORDER BY report LIMIT $4",
     update: "UPDATE samples SET reason = substr(reason, 1, instr(reason || ':', ':') - 1) || ': ' || $4 \
              WHERE tenant = $1 AND scenario = $2 AND report = $3",
     json: false,

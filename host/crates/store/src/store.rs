@@ -119,13 +119,15 @@ impl Store {
 
     /// Finishes the writes that were accepted, then closes the file. Later calls return `Closed`.
     pub async fn close(&self) {
-        drop(self.inner.jobs.lock().unwrap_or_else(PoisonError::into_inner).take());
+        // No further write is accepted; the writer goes on until this is dropped.
+        let jobs = self.inner.jobs.lock().unwrap_or_else(PoisonError::into_inner).take();
         let folding = self.inner.folding.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(folding) = folding {
             folding.end().await;
         }
-        // Readers first: the last connection to close folds the log into the file.
+        // The last connection to close folds the log into the file; of two that close at once, neither is the last.
         self.inner.readers.close().await;
+        drop(jobs);
         let writer = self.inner.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(writer) = writer
             && let Err(error) = writer.await

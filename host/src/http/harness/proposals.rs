@@ -18,6 +18,7 @@ use crate::config::Scope;
 use crate::http::body::JsonObject;
 use crate::http::caller::Caller;
 use crate::http::error::ApiError;
+use crate::http::fields::{known, text};
 use crate::http::params::{Path, Query};
 use crate::http::redaction::{redact_instruction, redact_text};
 use crate::jobs::propose_harness::{Proposal, ProposeError, Proposed, propose_harness};
@@ -106,11 +107,7 @@ pub async fn list(
 }
 
 fn proposed(body: &Map<String, Value>) -> Result<Proposed, ApiError> {
-    if let Some(field) = body.keys().find(|field| !FIELDS.contains(&field.as_str())) {
-        let field: String = field.chars().take(64).collect();
-        let told = format!("'{field}' is not known; use {}", FIELDS.join(", "));
-        return Err(ApiError::invalid(field, told));
-    }
+    known(body, &FIELDS)?;
     let mutations = body.get("mutations").unwrap_or(&Value::Null);
     let count = mutations.as_array().map_or(0, Vec::len);
     if count > MUTATIONS_MAX {
@@ -127,19 +124,6 @@ fn proposed(body: &Map<String, Value>) -> Result<Proposed, ApiError> {
         base: release.map_err(|error| ApiError::invalid("release_id", error.to_string()))?,
         request: request.map_err(|error| ApiError::invalid("request", error.to_string()))?,
     })
-}
-
-/// A text of the body; null is absent.
-fn text(body: &Map<String, Value>, field: &str, bytes_max: usize) -> Result<Option<String>, ApiError> {
-    match body.get(field) {
-        None | Some(Value::Null) => Ok(None),
-        Some(Value::String(text)) if text.len() <= bytes_max => Ok(Some(text.clone())),
-        Some(Value::String(text)) => {
-            let told = format!("'{field}' has {} bytes; the limit is {bytes_max}", text.len());
-            Err(ApiError::invalid(field, told))
-        }
-        Some(_) => Err(ApiError::invalid(field, format!("'{field}' is a text"))),
-    }
 }
 
 /// `POST /reef/train {text, session, release_id, requires[], agent_record_id?}`: files what a person asks for.

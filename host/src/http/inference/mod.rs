@@ -22,7 +22,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use reef_core::{RecordId, ScenarioName};
+use reef_core::RecordId;
 use reef_dialects::{Ask, Dialect, Envelope};
 use reef_engine::Engine;
 use reef_intake::Redactor;
@@ -79,16 +79,6 @@ pub struct Serving {
     pub manifests: Manifests,
 }
 
-impl Serving {
-    /// The scenario of a path, for a caller with the scope.
-    pub async fn scenario(&self, caller: &Caller, scope: Scope, name: &str) -> Result<Arc<Scenario>, ApiError> {
-        caller.require(scope)?;
-        let name = ScenarioName::parse(name)?;
-        caller.check_sees(&name)?;
-        Ok(self.scenarios.get(caller.tenant(), &name).await?)
-    }
-}
-
 /// `POST /v1/chat/completions`
 pub async fn chat_completions(serving: State<Serving>, caller: Caller, body: JsonObject) -> Response {
     respond(Dialect::Chat, serving, caller, body).await
@@ -128,24 +118,24 @@ async fn answer(
     (caller, recorded): (Caller, bool),
     body: Map<String, Value>,
 ) -> Result<Response, ApiError> {
+    let arrived = Instant::now();
     let ask = dialect.parse(&body)?;
     let resolved = resolve::resolve(serving, &caller, (dialect, &ask)).await?;
     // What measures is answered by what it names.
     let route = if recorded { route::plan(serving, &resolved, (&caller, &ask))? } else { None };
     match route {
-        Some(route) => route::along(route, serving, (resolved, caller), (ask, body), dialect).await,
-        None => attempt(dialect, serving, (resolved, caller, recorded), (ask, body)).await,
+        Some(route) => route::along(route, serving, (resolved, caller), (ask, body), (dialect, arrived)).await,
+        None => attempt((dialect, arrived), serving, (resolved, caller, recorded), (ask, body)).await,
     }
 }
 
 /// Has one model answer, and records it.
 async fn attempt(
-    dialect: Dialect,
+    (dialect, arrived): (Dialect, Instant),
     serving: &Serving,
     (mut resolved, mut caller, recorded): (Resolved, Caller, bool),
     (mut ask, mut body): (Ask, Map<String, Value>),
 ) -> Result<Response, ApiError> {
-    let arrived = Instant::now();
     let (receipt, created_at_ms) = (RecordId::fresh(), now_ms());
     let (mut placed, mut place) = (None, None);
     if recorded {

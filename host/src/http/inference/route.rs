@@ -4,11 +4,12 @@
 //! client can set.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use axum::http::StatusCode;
 use axum::response::Response;
 use reef_core::{ReleaseId, RouteFacts, Tag};
-use reef_dialects::{Ask, Input, Part};
+use reef_dialects::{Ask, Dialect, Input, Part};
 use serde_json::{Map, Value};
 
 use super::resolve::{Model, Resolved, parse};
@@ -75,7 +76,7 @@ pub async fn along(
     serving: &Serving,
     (resolved, caller): (Resolved, Caller),
     (ask, body): (Ask, Map<String, Value>),
-    dialect: reef_dialects::Dialect,
+    (dialect, mut arrived): (Dialect, Instant),
 ) -> Result<Response, ApiError> {
     let mut answered = Err(ApiError::internal("the request was not routed", "a rule without models"));
     for (model, upstream) in route.models {
@@ -88,11 +89,13 @@ pub async fn along(
         body.insert("model".to_owned(), Value::String(model.clone()));
         ask.model = model;
         let resolved = Resolved { upstream, ..resolved.clone() };
-        answered = attempt(dialect, serving, (resolved, caller, true), (ask, body)).await;
+        answered = attempt((dialect, arrived), serving, (resolved, caller, true), (ask, body)).await;
         metrics::counter!("reef_routed_requests_total", "failed" => has_failed(&answered).to_string()).increment(1);
         if !has_failed(&answered) {
             break;
         }
+        // What a provider took that failed is not this server's own time.
+        arrived = Instant::now();
     }
     answered
 }

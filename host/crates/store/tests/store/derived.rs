@@ -196,6 +196,30 @@ async fn what_was_made_of_the_records_goes_with_them_and_the_rest_stays() {
     assert_eq!(again, Erased::default());
 }
 
+/// More reports than are read at once, each set aside on both surfaces but the first.
+#[tokio::test]
+async fn reasons_on_every_surface_are_looked_at() {
+    for quoting in [Surface::Weights, Surface::Harness] {
+        let fixture = Fixture::new().await;
+        let both = [Surface::Weights, Surface::Harness];
+        fixture.store.learn_on(&tenant(), &name(), &both).await.expect("learns");
+        fixture.answer(in_session("r-1")).await;
+        for n in 2..60 {
+            fixture.graded(n).await;
+            for surface in both {
+                let reason = if surface == quoting { quoted(SAID) } else { "not usable: too short".to_owned() };
+                let list = [(id(&format!("g-{n}")), reason)];
+                if n > 2 || surface == Surface::Weights {
+                    fixture.store.retire((&tenant(), &name()), surface, &list, NOW_MS).await.expect("retired");
+                }
+            }
+        }
+        assert!(places(&fixture, SAID).await.contains("samples.reason"));
+        fixture.store.erase(&tenant(), &name(), &Selector::Record(id("r-1")), NOW_MS).await.expect("erased");
+        assert_eq!(places(&fixture, SAID).await, BTreeSet::new(), "{quoting:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_release_that_repeats_an_erased_text_is_told_because_it_stays() {
     let fixture = Fixture::new().await;
