@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Kills a real server at every point of a step where something becomes durable, so many times each, and so many times
 # while it records, on both databases. docs/faults.json keeps what came of it; a lost record or another release fails.
-# REEF_KILL_REPEATS (100) and REEF_KILL_ROUNDS (1000) set how often: the full count takes hours.
+# REEF_KILL_REPEATS (100) and REEF_KILL_ROUNDS (1000) set how often, REEF_KILL_AT_ONCE (6) how many servers live at once:
+# the full count takes hours.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export REEF_KILL_REPEATS="${REEF_KILL_REPEATS:-100}" REEF_KILL_ROUNDS="${REEF_KILL_ROUNDS:-1000}"
@@ -9,5 +10,5 @@ REEF_KILL_REPORTS="$(mktemp -d)"
 export REEF_KILL_REPORTS
 trap 'rm -rf "$REEF_KILL_REPORTS"' EXIT
 cargo build -p reef
-cargo test -p reef-tests flows::kill -- --nocapture --test-threads=1
+cargo test -p reef-tests flows::kill -- --nocapture --test-threads="${REEF_KILL_AT_ONCE:-6}"
 python3 scripts/merge-faults.py "$REEF_KILL_REPORTS" docs/faults.json

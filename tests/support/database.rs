@@ -29,11 +29,16 @@ pub enum Database {
 impl Database {
     /// Those that this machine is to be tested on.
     pub fn all() -> Vec<Self> {
-        if std::env::var("REEF_TEST_POSTGRES").is_ok_and(|value| value == "off") {
+        [Self::Sqlite, Self::Postgres].into_iter().filter(|database| database.is_tested()).collect()
+    }
+
+    /// Is this machine to be tested on it?
+    pub fn is_tested(self) -> bool {
+        let off = self == Self::Postgres && std::env::var("REEF_TEST_POSTGRES").is_ok_and(|value| value == "off");
+        if off {
             println!("skipped: the tests on Postgres are switched off by REEF_TEST_POSTGRES=off");
-            return vec![Self::Sqlite];
         }
-        vec![Self::Sqlite, Self::Postgres]
+        !off
     }
 
     pub fn name(self) -> &'static str {
