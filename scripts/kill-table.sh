@@ -6,9 +6,10 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export REEF_KILL_REPEATS="${REEF_KILL_REPEATS:-100}" REEF_KILL_ROUNDS="${REEF_KILL_ROUNDS:-1000}"
-REEF_KILL_REPORTS="$(mktemp -d)"
-export REEF_KILL_REPORTS
-trap 'rm -rf "$REEF_KILL_REPORTS"' EXIT
+# What was found so far; a run that was stopped goes on with the next point.
+export REEF_KILL_REPORTS="$PWD/target/kill-reports"
+mkdir -p "$REEF_KILL_REPORTS"
 cargo build -p reef
 cargo test -p reef-tests flows::kill -- --nocapture --test-threads="${REEF_KILL_AT_ONCE:-6}"
 python3 scripts/merge-faults.py "$REEF_KILL_REPORTS" docs/faults.json
+rm -r "$REEF_KILL_REPORTS"

@@ -25,25 +25,29 @@ impl StoreSection {
             None => Ok(Store::open(&data.join("reef.db")).await?),
         }
     }
+
+    /// Opens it to read, whether or not the server runs. Without a configuration a folder that holds no database is of a
+    /// server on Postgres.
+    pub async fn open_read_only(&self, data: &Path) -> Result<Store, StartError> {
+        if let Some(variable) = &self.postgres_env {
+            return Ok(Store::connect_read_only(&url(variable)?).await?);
+        }
+        let database = data.join("reef.db");
+        if database.is_file() {
+            return Ok(Store::open_read_only(&database).await?);
+        }
+        match std::env::var(URL_VARIABLE).ok().filter(|url| !url.is_empty()) {
+            Some(url) => Ok(Store::connect_read_only(&url).await?),
+            None => Err(StartError::Data(format!(
+                "{} holds no reef.db; name a server's folder with --data or --config, or its Postgres database in {URL_VARIABLE}",
+                data.display()
+            ))),
+        }
+    }
 }
 
-/// The variable that names the Postgres database to commands that only read; a server's configuration names its own.
+/// The variable that names the Postgres database to commands that only read and are given no configuration.
 const URL_VARIABLE: &str = "REEF_STORE_URL";
-
-/// Opens the store of a server's folder to read, whether or not the server runs.
-pub async fn open_read_only(data: &Path) -> Result<Store, StartError> {
-    let database = data.join("reef.db");
-    if database.is_file() {
-        return Ok(Store::open_read_only(&database).await?);
-    }
-    match std::env::var(URL_VARIABLE).ok().filter(|url| !url.is_empty()) {
-        Some(url) => Ok(Store::connect_read_only(&url).await?),
-        None => Err(StartError::Data(format!(
-            "{} holds no reef.db; name a server's folder with --data, or its Postgres database in {URL_VARIABLE}",
-            data.display()
-        ))),
-    }
-}
 
 fn url(variable: &str) -> Result<String, StartError> {
     std::env::var(variable).ok().filter(|url| !url.is_empty()).ok_or_else(|| {

@@ -13,6 +13,7 @@ use reef::config::{Config, Scope, TokenEntry};
 use reef::episodes::ReleaseMode;
 use reef::jobs::replay_step::{Wanted, replay_step};
 use reef::provider::config::{BindingSection, ProviderSection};
+use reef::store_place::StoreSection;
 use reef_core::{ScenarioName, TenantId, sha256_hex};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -231,6 +232,7 @@ async fn a_report_becomes_a_harness_release_that_replays_and_leaves_no_record() 
 
     let data = host.stop().await;
     let wanted = Wanted {
+        store: StoreSection::default(),
         data: data.path().to_owned(),
         tenant: TenantId::parse("default").expect("a name"),
         scenario: ScenarioName::parse(SCENARIO).expect("a name"),

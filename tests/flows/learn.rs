@@ -51,6 +51,7 @@ async fn feedback_becomes_a_release_that_serves_survives_a_restart_and_can_be_ro
     for database in Database::all() {
         let home = Home::new(database, |config| config.recipe = Some(sao()));
         let (step, receipts) = learns_survives_and_goes_back(&home).await;
+        explains_itself(&home).await;
         leaves_and_is_erased(&home, &step, &receipts).await;
     }
 }
@@ -119,6 +120,22 @@ async fn learns_survives_and_goes_back(home: &Home) -> (Value, Vec<String>) {
     assert_eq!(pinned.body["choices"][0]["logprobs"].to_string(), learned, "a pinned release answers as it did");
     assert!(server.terminate().success());
     (step, receipts)
+}
+
+/// The chain agrees with the database in every field, and the step gives the same release again.
+async fn explains_itself(home: &Home) {
+    let verified = home.command(&["release", "verify", "learner", "--json"]).output().expect("it runs");
+    let told: Value = serde_json::from_slice(&verified.stdout).expect("JSON");
+    assert!(verified.status.success(), "{told}");
+    assert_eq!((&told["releases"], &told["findings"]), (&json!(3), &json!([])));
+    let replayed = home.command(&["replay", "1", "--scenario", "learner", "--json"]).output().expect("it runs");
+    let told: Value = serde_json::from_slice(&replayed.stdout).expect("JSON");
+    assert_eq!(told["same"], true, "{told}");
+    let server = home.start();
+    let caller = server.caller("learner");
+    let told = caller.post(&caller.path("/replay"), json!({ "step": 1 })).await.ok().body;
+    assert_eq!(told["same"], true, "{told}");
+    assert!(server.terminate().success());
 }
 
 /// All records leave as lines, and an erased one is in no later line, nor its report; what it trained is named.

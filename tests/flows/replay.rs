@@ -8,6 +8,7 @@ use std::process::Command;
 use reef::config::Config;
 use reef::jobs::backtest::{self, Backtest, backtest};
 use reef::jobs::replay_step::{Replayed, Wanted, replay_step};
+use reef::store_place::StoreSection;
 use reef_core::{ScenarioName, TenantId, sha256_hex};
 use reqwest::Method;
 use serde_json::{Map, Value, json};
@@ -23,7 +24,16 @@ fn names() -> (TenantId, ScenarioName) {
 
 fn wanted(data: &Path, step: u32) -> Wanted {
     let (tenant, scenario) = names();
-    Wanted { data: data.to_owned(), tenant, scenario, step, model: model(), threads: None, compile_in_process: true }
+    Wanted {
+        data: data.to_owned(),
+        store: StoreSection::default(),
+        tenant,
+        scenario,
+        step,
+        model: model(),
+        threads: None,
+        compile_in_process: true,
+    }
 }
 
 /// Two steps of `sao`, measured on held-out tasks.

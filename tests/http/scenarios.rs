@@ -1,7 +1,7 @@
 //! `/reef/scenarios…`.
 
 use reqwest::{Method, StatusCode};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::support::{TestHost, shared};
 
@@ -33,6 +33,10 @@ async fn settings_change_and_survive_a_restart() {
         .await
         .ok();
     assert_eq!(changed.body["settings"]["training_mode"], "manual");
+    let gate =
+        async |body: Value| caller.post(&caller.path("/update"), body).await.ok().body["settings"]["gate"].clone();
+    assert_eq!(gate(json!({ "training_mode": "manual" })).await["kind"], "always", "what is absent stays");
+    assert_eq!(gate(json!({ "gate": null })).await, Value::Null, "the gate of the server again");
     let wrong = caller.post(&caller.path("/update"), json!({ "trainig_mode": "auto" })).await;
     assert_eq!(wrong.status, StatusCode::BAD_REQUEST);
     assert!(wrong.body["error"]["message"].as_str().unwrap().contains("training_mode"), "{}", wrong.body);

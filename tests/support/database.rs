@@ -2,6 +2,7 @@
 //! on a server that the tests start themselves.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -14,7 +15,7 @@ use tempfile::TempDir;
 mod server;
 
 use self::server::Server;
-use super::{ServerProcess, config};
+use super::{ServerProcess, config, reef};
 
 /// The variable in which a server is told where its Postgres database is.
 const URL_VARIABLE: &str = "REEF_TEST_STORE_URL";
@@ -102,6 +103,14 @@ impl Home {
         let url = url.iter().map(|url| (URL_VARIABLE, url.as_path()));
         let environment: Vec<(&str, &Path)> = environment.iter().copied().chain(url).collect();
         ServerProcess::start_on(&self.config, &environment)
+    }
+
+    /// The `reef` command with the configuration of the server that ran here last.
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = reef();
+        command.args(arguments).arg("--config").arg(self.data.path().join("reef.yaml"));
+        command.envs(self.url().map(|url| (URL_VARIABLE, url)));
+        command
     }
 
     /// The store, to look at beside a server or after it.

@@ -120,6 +120,16 @@ impl Bench {
         (0..IMPORTED).map(record).collect()
     }
 
+    /// The same of a scenario that learns: half of them answers, each with its report.
+    fn graded(&self, n: u32) -> Vec<RecordBody> {
+        let pair = |k| {
+            let id = RecordId::fresh();
+            let report = self.report(id.clone());
+            [RecordBody::Inference(Box::new(self.record(id, n * IMPORTED + k))), RecordBody::Report(Box::new(report))]
+        };
+        (0..IMPORTED / 2).flat_map(pair).collect()
+    }
+
     fn report(&self, of: RecordId) -> Report {
         Report {
             id: RecordId::fresh(),
@@ -194,11 +204,8 @@ impl Bench {
         for part in 0..20_u32 {
             let after = i64::from(records / 20 * part);
             let started = Instant::now();
-            let page = self.store.records(tenant, name, after, PAGE, None).await?;
+            self.store.records(tenant, name, after, PAGE, None).await?;
             pages.push(started.elapsed().as_secs_f64() * 1000.0);
-            for graded in page.iter().take(POOL as usize / 20).map(id) {
-                self.store.append_report(tenant, name, self.report(graded)).await?;
-            }
         }
         let mut selections = Vec::new();
         for _ in 0..5 {
@@ -209,6 +216,16 @@ impl Bench {
         let (before, started) = (rss_mb(), Instant::now());
         let exported = self.store.export(tenant, name, 0, &mut tokio::io::sink()).await?;
         let (export_seconds, export_mb) = (started.elapsed().as_secs_f64(), rss_mb() - before);
+        let started = Instant::now();
+        let expired = self.store.expire(tenant, name, i64::MAX, now_ms()).await?;
+        let expired_per_second = expired as f64 / started.elapsed().as_secs_f64();
+        let mut looks = Vec::new();
+        for _ in 0..5 {
+            let started = Instant::now();
+            self.store.counts_on_each(tenant, name).await?;
+            self.store.retirement_reasons(tenant, name).await?;
+            looks.push(started.elapsed().as_secs_f64() * 1000.0);
+        }
         let (before, started) = (rss_mb(), Instant::now());
         let keep = Retention { records_max: Some(i64::from(records / 2)), ..Retention::default() };
         let dropped = self.store.retain(tenant, name, &keep, now_ms()).await?;
@@ -218,6 +235,8 @@ impl Bench {
             "batch_selection_ms": median(selections),
             "exported_records_per_second": exported.records as f64 / export_seconds,
             "export_rss_grown_mb": export_mb,
+            "expired_samples_per_second": expired_per_second,
+            "figures_of_the_status_ms": median(looks),
             "dropped_records_per_second": dropped.records as f64 / started.elapsed().as_secs_f64(),
             "drop_rss_grown_mb": rss_mb() - before,
         }))
@@ -231,7 +250,7 @@ impl Bench {
                 next(&mut calls).await?;
                 bar.inc(u64::from(IMPORTED));
             }
-            let (bench, batch) = (self.clone(), self.batch(n));
+            let (bench, batch) = (self.clone(), self.graded(n));
             calls.spawn(async move { bench.store.import(&bench.tenant, &bench.scenario, batch).await.map(drop) });
         }
         while next(&mut calls).await? {

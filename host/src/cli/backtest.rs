@@ -9,7 +9,6 @@ use serde_json::{Map, Value, json};
 use super::release::table;
 use super::replay::Place;
 use super::{bar, show};
-use crate::config::Config;
 use crate::error::StartError;
 use crate::jobs::backtest::{Backtest, Column, STEPS_MAX, Turned, Wanted, backtest};
 
@@ -24,9 +23,6 @@ pub(super) struct BacktestArgs {
     recipe: PathBuf,
     #[command(flatten)]
     place: Place,
-    /// Configuration file of the server, for limits and sizes.
-    #[arg(short, long)]
-    config: Option<PathBuf>,
     /// Steps after which it ends.
     #[arg(long, default_value_t = STEPS_MAX, value_parser = clap::value_parser!(u32).range(1..=i64::from(STEPS_MAX)))]
     steps: u32,
@@ -42,13 +38,7 @@ pub(super) struct BacktestArgs {
 }
 
 pub(super) async fn run(args: BacktestArgs) -> Result<(), StartError> {
-    let mut config = match &args.config {
-        Some(path) => Config::read(path)?.0,
-        None => Config::default(),
-    };
-    let (tenant, scenario) = args.place.names()?;
-    config.data = args.place.data.unwrap_or(config.data);
-    config.model = args.place.model.unwrap_or(config.model);
+    let (config, (tenant, scenario)) = (args.place.config()?, args.place.names()?);
     let values = values(&args.set)?;
     let wanted =
         Wanted { config, tenant, scenario, recipe: args.recipe, values, steps_max: args.steps, train: args.train };

@@ -14,8 +14,8 @@ pub mod replay;
 pub mod rollout;
 
 use std::io::IsTerminal;
-use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -222,9 +222,35 @@ struct BenchArgs {
 
 #[derive(Debug, Args)]
 struct Remote {
-    /// Address of the server.
-    #[arg(long, env = "REEF_URL", default_value = "http://127.0.0.1:8420")]
-    url: String,
+    /// Address of the server; http://127.0.0.1:8420 if neither this nor --config says it.
+    #[arg(long, env = "REEF_URL")]
+    url: Option<String>,
+    /// Configuration file of the server on this machine, for its address.
+    #[arg(short, long, env = "REEF_CONFIG")]
+    config: Option<PathBuf>,
+}
+
+impl Remote {
+    /// A client of that server.
+    fn client(&self) -> Result<Client, StartError> {
+        if let Some(url) = &self.url {
+            return Client::new(url);
+        }
+        let mut listen = configured(self.config.as_deref())?.listen;
+        if listen.port() == 0 {
+            let told = "the configuration lets the server choose a port (listen); name its address with --url";
+            return Err(StartError::Config(told.to_owned()));
+        }
+        if listen.ip().is_unspecified() {
+            listen.set_ip(if listen.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() });
+        }
+        Client::new(&format!("http://{listen}"))
+    }
+}
+
+/// The configuration in a file, or the defaults.
+fn configured(file: Option<&Path>) -> Result<Config, StartError> {
+    file.map_or_else(|| Ok(Config::default()), |path| Ok(Config::read(path)?.0))
 }
 
 /// Exit code of what has no other.
@@ -247,7 +273,7 @@ pub fn run(cli: Cli) -> u8 {
             Command::Demo(args) => run_demo(args).await,
             Command::DemoHarness(args) => run_harness_demo(args).await,
             Command::Bench(args) => run_bench(args).await,
-            Command::Status(remote) => show(&Client::new(&remote.url)?.get("/reef/status").await?),
+            Command::Status(remote) => show(&remote.client()?.get("/reef/status").await?),
             Command::Release { command } => release::run(command).await,
             Command::Step { command } => release::run_step(command).await,
             Command::Records { command } => records::run(command).await,

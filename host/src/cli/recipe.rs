@@ -12,7 +12,6 @@ use super::backtest::{self, BacktestArgs, values};
 use super::registry::{self, RegistryCommand};
 use super::release::table;
 use super::{Remote, sandbox, scenario_name, show};
-use crate::client::Client;
 use crate::component_file;
 use crate::config::Config;
 use crate::error::StartError;
@@ -138,12 +137,12 @@ pub(super) async fn run(command: RecipeCommand) -> Result<(), StartError> {
         RecipeCommand::Registry(command) => registry::run(command).await,
         RecipeCommand::Use { path, scenario, remote } => {
             let bytes = component_file::read_async(&path, SENT_BYTES_MAX).await?;
-            show(&Client::new(&remote.url)?.put(&format!("/reef/scenarios/{scenario}/recipe"), bytes).await?)
+            show(&remote.client()?.put(&format!("/reef/scenarios/{scenario}/recipe"), bytes).await?)
         }
         RecipeCommand::Rollback { scenario, surface, remote } => {
             let query = surface.map(|surface| format!("?surface={surface}")).unwrap_or_default();
             let path = format!("/reef/scenarios/{scenario}/recipe/rollback{query}");
-            show(&Client::new(&remote.url)?.post(&path, &json!({})).await?)
+            show(&remote.client()?.post(&path, &json!({})).await?)
         }
     }
 }

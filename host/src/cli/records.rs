@@ -91,12 +91,12 @@ pub(super) struct What {
 pub(super) async fn run(command: RecordsCommand) -> Result<(), StartError> {
     match command {
         RecordsCommand::Export { scenario, out, after, format, remote } => {
-            export(&Client::new(&remote.url)?, (&scenario, after, format), out.as_deref()).await
+            export(&remote.client()?, (&scenario, after, format), out.as_deref()).await
         }
-        RecordsCommand::Import { scenario, file, remote } => import(&Client::new(&remote.url)?, &scenario, &file).await,
+        RecordsCommand::Import { scenario, file, remote } => import(&remote.client()?, &scenario, &file).await,
         RecordsCommand::Erase { scenario, what, remote } => {
             let path = format!("/reef/scenarios/{scenario}/erase");
-            show(&Client::new(&remote.url)?.post(&path, &what.body()?).await?)
+            show(&remote.client()?.post(&path, &what.body()?).await?)
         }
     }
 }
@@ -155,7 +155,7 @@ async fn import(client: &Client, scenario: &ScenarioName, path: &Path) -> Result
     let unread = |error: std::io::Error| StartError::Data(format!("{} cannot be read: {error}", path.display()));
     let file = std::io::BufReader::new(std::fs::File::open(path).map_err(unread)?);
     let (bar, mut batch, mut bytes) = (bar(BAR, false), Vec::new(), 0);
-    let (mut imported, mut duplicates) = (0, 0);
+    let mut told = [0; 3];
     for (number, line) in file.lines().enumerate() {
         let line = line.map_err(unread)?;
         let record: Value = serde_json::from_str(&line)
@@ -164,21 +164,32 @@ async fn import(client: &Client, scenario: &ScenarioName, path: &Path) -> Result
         batch.push(record);
         if batch.len() == BATCH_RECORDS || bytes > BATCH_BYTES {
             bar.inc(batch.len() as u64);
-            let told = send(client, scenario, std::mem::take(&mut batch)).await?;
-            (imported, duplicates, bytes) = (imported + told.0, duplicates + told.1, 0);
+            send(client, scenario, std::mem::take(&mut batch), &mut told).await?;
+            bytes = 0;
         }
     }
     bar.inc(batch.len() as u64);
-    let told = send(client, scenario, batch).await?;
+    send(client, scenario, batch, &mut told).await?;
     bar.finish();
-    show(&json!({ "imported": imported + told.0, "duplicates": duplicates + told.1 }))
+    show(&FIGURES.into_iter().zip(told).map(|(name, count)| (name.to_owned(), json!(count))).collect())
 }
 
-async fn send(client: &Client, scenario: &ScenarioName, batch: Vec<Value>) -> Result<(u64, u64), StartError> {
+/// What an import tells of each batch.
+const FIGURES: [&str; 3] = ["imported", "duplicates", "gone"];
+
+/// Sends a batch and adds what became of it.
+async fn send(
+    client: &Client,
+    scenario: &ScenarioName,
+    batch: Vec<Value>,
+    told: &mut [u64; 3],
+) -> Result<(), StartError> {
     if batch.is_empty() {
-        return Ok((0, 0));
+        return Ok(());
     }
-    let told = client.post_in(scenario, "/reef/records/batch", &json!({ "records": batch })).await?;
-    let figure = |name: &str| told[name].as_u64().unwrap_or(0);
-    Ok((figure("imported"), figure("duplicates")))
+    let answer = client.post_in(scenario, "/reef/records/batch", &json!({ "records": batch })).await?;
+    for (sum, name) in told.iter_mut().zip(FIGURES) {
+        *sum += answer[name].as_u64().unwrap_or(0);
+    }
+    Ok(())
 }

@@ -11,7 +11,6 @@ use serde_json::{Value, json};
 use super::release_chain::{self, ChainCommand};
 use super::rollout::{self, RolloutCommand};
 use super::{Remote, release_id, scenario_name, show};
-use crate::client::Client;
 use crate::error::StartError;
 
 /// Metrics that are shown on one line.
@@ -110,12 +109,12 @@ pub(super) enum StepCommand {
 pub(super) async fn run(command: ReleaseCommand) -> Result<(), StartError> {
     let (remote, scenario, action, release) = match command {
         ReleaseCommand::List { scenario, remote } => {
-            let listed = Client::new(&remote.url)?.get(&format!("/reef/scenarios/{scenario}/releases")).await?;
+            let listed = remote.client()?.get(&format!("/reef/scenarios/{scenario}/releases")).await?;
             return show(&listed);
         }
         ReleaseCommand::Show { scenario, release, json, remote } => {
             let path = format!("/reef/scenarios/{scenario}/releases/{release}");
-            let found = Client::new(&remote.url)?.get(&path).await?;
+            let found = remote.client()?.get(&path).await?;
             return print(&found, json, release_text);
         }
         ReleaseCommand::Rollback { scenario, release, remote } => (remote, scenario, "rollback", release),
@@ -130,12 +129,12 @@ pub(super) async fn run(command: ReleaseCommand) -> Result<(), StartError> {
         ReleaseCommand::Chain(command) => return release_chain::run(command).await,
     };
     let body = json!({ "release_id": release });
-    show(&Client::new(&remote.url)?.post(&format!("/reef/scenarios/{scenario}/{action}"), &body).await?)
+    show(&remote.client()?.post(&format!("/reef/scenarios/{scenario}/{action}"), &body).await?)
 }
 
 pub(super) async fn run_step(command: StepCommand) -> Result<(), StartError> {
     let StepCommand::Show { scenario, step, json, remote } = command;
-    let found = Client::new(&remote.url)?.get(&format!("/reef/scenarios/{scenario}/steps/{step}")).await?;
+    let found = remote.client()?.get(&format!("/reef/scenarios/{scenario}/steps/{step}")).await?;
     print(&found, json, step_text)
 }
 

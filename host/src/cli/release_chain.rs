@@ -18,8 +18,7 @@ use reef_release::{
 use reef_store::{ListedRelease, ReleaseStatus};
 use serde_json::json;
 
-use super::{release_id, scenario_name, show};
-use crate::config::Config;
+use super::{configured, release_id, scenario_name, show};
 use crate::error::StartError;
 use crate::host::lock_data;
 use crate::jobs::rerun::{Folder, blocking};
@@ -69,7 +68,7 @@ pub(super) enum ChainCommand {
     },
     /// Copy the chain of a scenario from a git remote, verified before it is visible. No head moves.
     #[command(
-        after_help = "Examples:\n  reef release pull my-agent file:///backup/releases.git\n  reef release pull my-agent ssh://git@example.org/releases.git --trust release.key.pub --repair"
+        after_help = "Exit code 0: pulled; 5: what came, or what --repair found, is damaged.\nExamples:\n  reef release pull my-agent file:///backup/releases.git\n  reef release pull my-agent ssh://git@example.org/releases.git --trust release.key.pub --repair"
     )]
     Pull {
         #[command(flatten)]
@@ -111,6 +110,9 @@ pub(super) struct Place {
     /// Folder of the server.
     #[arg(long)]
     data: Option<PathBuf>,
+    /// Configuration file of the server, for its folder and its database.
+    #[arg(short, long, env = "REEF_CONFIG")]
+    config: Option<PathBuf>,
     /// File of a public key that must have signed what is read; may be given several times.
     #[arg(long, value_name = "FILE")]
     trust: Vec<PathBuf>,
@@ -149,7 +151,8 @@ struct Opened {
 impl Place {
     /// Opens the folder to read; it must hold a server's data.
     async fn open(self) -> Result<Opened, StartError> {
-        let folder = Folder::open(&self.data.unwrap_or_else(|| Config::default().data)).await?;
+        let config = configured(self.config.as_deref())?;
+        let folder = Folder::open(&self.data.unwrap_or(config.data), &config.store).await?;
         let keys: Result<Vec<_>, _> = self.trust.iter().map(|path| ReleasePublicKey::read(path)).collect();
         let trusted = keys.map_err(|error| StartError::Config(error.to_string()))?;
         let repo = folder.repo.clone().trusting(trusted.clone());
@@ -193,7 +196,14 @@ pub(super) async fn run(command: ChainCommand) -> Result<(), StartError> {
             let (repo, (tenant, scenario)) = (opened.writable().await?, opened.of);
             let options = PullOptions { time_max, repair };
             let pulled = blocking(move || repo.pull((&tenant, &scenario), &remote, options)).await?.map_err(told)?;
-            show(&json!(pulled))
+            show(&json!(pulled))?;
+            match pulled.damaged.first() {
+                None => Ok(()),
+                Some(first) => Err(StartError::Data(format!(
+                    "{} releases are still damaged, {first} first: the remote does not have their objects either; pull with --repair from another one, restore them from a backup, or roll back",
+                    pulled.damaged.len()
+                ))),
+            }
         }
         ChainCommand::Prune { place, keep, grace_hours, dry_run } => {
             let grace = Duration::from_secs(u64::from(grace_hours) * 60 * 60);
@@ -246,15 +256,7 @@ fn expected(listed: ListedRelease) -> ExpectedRelease {
         ReleaseStatus::Held => ExpectedStatus::Held,
         ReleaseStatus::Rejected => ExpectedStatus::Rejected,
     };
-    let release = listed.release;
-    ExpectedRelease {
-        surface: release.manifest.surface,
-        release_id: release.release_id,
-        content_id: release.content_id,
-        parent: release.manifest.parent,
-        sequence: release.manifest.sequence,
-        status,
-    }
+    ExpectedRelease { release: listed.release, status }
 }
 
 async fn prune(opened: Opened, keep: u32, grace: Duration, dry_run: bool) -> Result<(), StartError> {

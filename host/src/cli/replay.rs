@@ -6,7 +6,7 @@ use clap::Args;
 use reef_core::{ScenarioName, TenantId};
 use serde_json::json;
 
-use super::show;
+use super::{configured, show};
 use crate::config::Config;
 use crate::error::StartError;
 use crate::jobs::replay_step::{Replayed, Wanted, replay_step};
@@ -22,13 +22,24 @@ pub(super) struct Place {
     pub(super) tenant: String,
     /// Folder of the server.
     #[arg(long)]
-    pub(super) data: Option<PathBuf>,
+    data: Option<PathBuf>,
+    /// Configuration file of the server, for its folder, its database, limits and sizes.
+    #[arg(short, long, env = "REEF_CONFIG")]
+    config: Option<PathBuf>,
     /// GGUF file or Hugging Face folder that the scenario learns on.
     #[arg(long)]
-    pub(super) model: Option<PathBuf>,
+    model: Option<PathBuf>,
 }
 
 impl Place {
+    /// The server's configuration, with the folder and the model that are named here.
+    pub(super) fn config(&self) -> Result<Config, StartError> {
+        let mut config = configured(self.config.as_deref())?;
+        config.data = self.data.clone().unwrap_or(config.data);
+        config.model = self.model.clone().unwrap_or(config.model);
+        Ok(config)
+    }
+
     /// Checked names.
     pub(super) fn names(&self) -> Result<(TenantId, ScenarioName), StartError> {
         let refuse = |flag: &str, error: String| StartError::Config(format!("--{flag}: {error}"));
@@ -54,11 +65,11 @@ pub(super) struct ReplayArgs {
 }
 
 pub(super) async fn run(args: ReplayArgs) -> Result<(), StartError> {
-    let defaults = Config::default();
-    let (tenant, scenario) = args.place.names()?;
+    let (config, (tenant, scenario)) = (args.place.config()?, args.place.names()?);
     let wanted = Wanted {
-        data: args.place.data.unwrap_or(defaults.data),
-        model: args.place.model.unwrap_or(defaults.model),
+        data: config.data,
+        store: config.store,
+        model: config.model,
         tenant,
         scenario,
         step: args.step,

@@ -5,7 +5,6 @@ use reef_core::{ReleaseId, ScenarioName};
 use serde_json::{Value, json};
 
 use super::{Remote, release_id, scenario_name, show};
-use crate::client::Client;
 use crate::error::StartError;
 
 #[derive(Debug, Subcommand)]
@@ -107,11 +106,11 @@ pub(super) async fn run(command: RolloutCommand) -> Result<(), StartError> {
             (remote, scenario, "shadow", json!({ "release_id": release, "percent": percent }))
         }
         RolloutCommand::Stop { scenario, remote } => {
-            return show(&Client::new(&remote.url)?.delete(&format!("/reef/scenarios/{scenario}/rollout")).await?);
+            return show(&remote.client()?.delete(&format!("/reef/scenarios/{scenario}/rollout")).await?);
         }
         RolloutCommand::Rollouts { scenario, remote } => {
-            return show(&Client::new(&remote.url)?.get(&format!("/reef/scenarios/{scenario}/rollouts")).await?);
+            return show(&remote.client()?.get(&format!("/reef/scenarios/{scenario}/rollouts")).await?);
         }
     };
-    show(&Client::new(&remote.url)?.post(&format!("/reef/scenarios/{scenario}/{action}"), &body).await?)
+    show(&remote.client()?.post(&format!("/reef/scenarios/{scenario}/{action}"), &body).await?)
 }

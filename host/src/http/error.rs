@@ -187,7 +187,7 @@ impl From<StoreError> for ApiError {
             StoreError::UnknownReference(_) | StoreError::UnknownScenario(..) | StoreError::UnknownRelease(_) => {
                 Self::not_found(message)
             }
-            StoreError::Conflict(_) | StoreError::HeadMoved { .. } => Self::conflict(message),
+            StoreError::Conflict(_) | StoreError::Gone(_) | StoreError::HeadMoved { .. } => Self::conflict(message),
             StoreError::Full { .. } | StoreError::ReadOnly { .. } => Self::disk_full(&message),
             StoreError::Invalid(_) => Self::new(StatusCode::BAD_REQUEST, "invalid_request", message),
             _ => {

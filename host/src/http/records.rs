@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use reef_core::{RecordId, Tag};
-use reef_store::{RecordBody, RecordKind, Retracted, Selector, Store, StoreError, StoredRecord};
+use reef_store::{Imported, RecordBody, RecordKind, Retracted, Selector, Store, StoreError, StoredRecord};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -129,12 +129,13 @@ async fn import(
             }
         });
     }
-    let appended = feedback.store.import(&scenario.key.0, &scenario.key.1, read).await?;
+    let Imported { appended, gone } = feedback.store.import(&scenario.key.0, &scenario.key.1, read).await?;
     scenario.wake();
     let duplicates = appended.iter().filter(|record| record.duplicate).count();
     let last = appended.iter().map(|record| record.sequence).max();
     Ok(Json(json!({
-        "scenario": scenario.key.1, "imported": appended.len() - duplicates, "duplicates": duplicates, "last_sequence": last,
+        "scenario": scenario.key.1, "imported": appended.len() - duplicates, "duplicates": duplicates, "gone": gone,
+        "last_sequence": last,
     })))
 }
 

@@ -20,6 +20,7 @@ use super::scenarios::Management;
 use crate::config::{Config, Scope};
 use crate::error::StartError;
 use crate::jobs::replay_step::{Wanted, replay_step};
+use crate::store_place::StoreSection;
 
 /// Threads that may be asked for.
 const THREADS_MAX: usize = 1_024;
@@ -28,6 +29,7 @@ const THREADS_MAX: usize = 1_024;
 #[derive(Debug, Clone)]
 pub struct Replays {
     data: PathBuf,
+    store: StoreSection,
     model: PathBuf,
     compile_in_process: bool,
     turn: Arc<Semaphore>,
@@ -38,6 +40,7 @@ impl Replays {
     pub fn of(config: &Config) -> Self {
         Self {
             data: config.data.clone(),
+            store: config.store.clone(),
             model: config.model.clone(),
             compile_in_process: config.recipes.compile_in_process,
             turn: Arc::new(Semaphore::new(1)),
@@ -76,6 +79,7 @@ pub async fn replay(
     let _turn = replays.turn.try_acquire().map_err(|_| busy())?;
     let wanted = Wanted {
         data: replays.data.clone(),
+        store: replays.store.clone(),
         model: replays.model.clone(),
         tenant,
         scenario,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use reef_core::{CanaryPlan, ReleaseId, ReleaseOrigin, RolloutPlan, Sticky, Tag};
+use reef_core::{CanaryPlan, ReleaseId, RolloutPlan, Sticky, Tag};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -15,7 +15,7 @@ use super::fields::typed;
 use super::params::Path;
 use super::scenarios::Management;
 use crate::config::Scope;
-use crate::scenarios::{Scenario, promoted, to_the_end};
+use crate::scenarios::{Scenario, to_the_end};
 
 /// What is said of a body that is no rollout.
 const NOT_VALID: &str = "the rollout is not valid";
@@ -88,19 +88,8 @@ pub async fn pin(
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     let scenario = management.open(&caller, Scope::Admin, &name).await?;
-    let (PinBody { release_id: to }, by) = (typed(body, NOT_VALID)?, caller.person());
-    let pinned = async move {
-        let head = scenario.served().release.release_id.clone();
-        let head = if head == to {
-            head
-        } else {
-            management.scenarios.check_served(&scenario, &to).await?;
-            let decision = promoted(by, format!("rolled back to {to}, to be pinned"));
-            let origin = ReleaseOrigin::Rollback { to: to.clone() };
-            management.scenarios.mint_copy(&scenario, &to, (origin, decision)).await?.release_id
-        };
-        management.scenarios.begin_rollout(&scenario, &head, RolloutPlan::Pin).await
-    };
+    let (PinBody { release_id }, by) = (typed(body, NOT_VALID)?, caller.person());
+    let pinned = async move { management.scenarios.pin(&scenario, &release_id, by).await };
     Ok(Json(json!(to_the_end(pinned).await?)))
 }
 

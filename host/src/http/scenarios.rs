@@ -83,11 +83,17 @@ struct SettingsBody {
     recipe_config: Option<Map<String, Value>>,
     #[serde(default)]
     harness_config: Option<Map<String, Value>>,
-    #[serde(default)]
-    gate: Option<Gate>,
+    /// Null returns to the gate of the server.
+    #[serde(default, deserialize_with = "given")]
+    gate: Option<Option<Gate>>,
     /// A release that a new scenario begins with.
     #[serde(default)]
     release_id: Option<ReleaseId>,
+}
+
+/// Tells null from absent.
+fn given<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Option<Gate>>, D::Error> {
+    Option::deserialize(from).map(Some)
 }
 
 impl SettingsBody {
@@ -101,7 +107,7 @@ impl SettingsBody {
             max_staleness: self.max_staleness.unwrap_or(settings.max_staleness),
             recipe_config: self.recipe_config.unwrap_or(settings.recipe_config),
             harness_config: self.harness_config.unwrap_or(settings.harness_config),
-            gate: self.gate.or(settings.gate),
+            gate: self.gate.unwrap_or(settings.gate),
         }
     }
 }

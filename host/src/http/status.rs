@@ -11,7 +11,7 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use reef_core::{Release, Surface};
 use reef_engine::Engine;
 use reef_sandbox::Sandbox;
-use reef_store::Store;
+use reef_store::{Counts, Store};
 use serde_json::{Value, json};
 
 use super::caller::Caller;
@@ -153,10 +153,9 @@ fn harness_status(head: &Release, served: &Release) -> Value {
 }
 
 /// One surface that learns: its recipe, its learner, and its samples.
-async fn side_status(store: &Store, scenario: &Scenario, surface: Surface) -> Result<Value, ApiError> {
-    let counts = store.counts_on(&scenario.key.0, &scenario.key.1, surface).await?;
+fn side_status(scenario: &Scenario, surface: Surface, counts: Counts) -> Value {
     let (learner, recipe) = (scenario.side(surface).status(), scenario.side(surface).recipe());
-    Ok(json!({
+    json!({
         "recipe": recipe.map(|now| now.recipe.label()),
         "running": learner.running,
         "waiting": learner.waiting,
@@ -166,12 +165,12 @@ async fn side_status(store: &Store, scenario: &Scenario, surface: Surface) -> Re
         "reserved": counts.reserved,
         "consumed": counts.consumed,
         "retired": counts.retired,
-    }))
+    })
 }
 
 async fn scenario_status(store: &Store, scenario: &Scenario, learns: bool) -> Result<Value, ApiError> {
     let (tenant, name) = &scenario.key;
-    let counts = store.counts(tenant, name).await?;
+    let (counts, each) = store.counts_on_each(tenant, name).await?;
     let served = scenario.served();
     let leading = match scenario.recipes().next() {
         Some((surface, _)) => surface,
@@ -179,11 +178,11 @@ async fn scenario_status(store: &Store, scenario: &Scenario, learns: bool) -> Re
         None => store.surfaces(tenant, name).await?.first().copied().unwrap_or(Surface::Weights),
     };
     let learner = scenario.side(leading).status();
-    let counted = store.counts_on(tenant, name, leading).await?;
+    let counted = each.get(&leading).copied().unwrap_or_default();
     let harness = store.harness_head(tenant, name).await?;
     let mut surfaces = BTreeMap::new();
     for (surface, _) in scenario.recipes() {
-        surfaces.insert(surface, side_status(store, scenario, surface).await?);
+        surfaces.insert(surface, side_status(scenario, surface, each.get(&surface).copied().unwrap_or_default()));
     }
     let steps = store.next_step_number(tenant, name).await?.saturating_sub(1);
     Ok(json!({

@@ -106,7 +106,7 @@ pub struct Backtest {
 
 /// Walks the stream; `progress` hears the number of reports so far.
 pub async fn backtest(wanted: &Wanted, progress: &dyn Fn(u64)) -> Result<Backtest, StartError> {
-    let folder = Folder::open(&wanted.config.data).await?;
+    let folder = Folder::open(&wanted.config.data, &wanted.config.store).await?;
     let scenario = folder.scenario(&wanted.tenant, &wanted.scenario).await?;
     let mut walk = Walk::prepare(wanted, folder, &scenario).await?;
     let (mut after, mut reports) = (0, 0);

@@ -55,7 +55,8 @@ pub async fn ingest_live(workshop: &Workshop, scenario: &Scenario) -> Result<Opt
             match workshop.store.append_report(tenant, name, report).await {
                 Ok(_) => metrics::counter!("reef_judgements_total").increment(1),
                 // Judged before a crash, and otherwise now, with another head or more exchanges: the first word counts.
-                Err(StoreError::Conflict(_)) => {}
+                // Or erased since it was read.
+                Err(StoreError::Conflict(_) | StoreError::Gone(_)) => {}
                 Err(error) => return Err(error.into()),
             }
         }

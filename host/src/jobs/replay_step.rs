@@ -27,6 +27,7 @@ use crate::config::Config;
 use crate::error::StartError;
 use crate::recipe_files;
 use crate::scenarios::ScenarioKey;
+use crate::store_place::StoreSection;
 use crate::verifiers;
 
 /// Ids of a list that are shown.
@@ -37,6 +38,8 @@ const SHOWN_IDS_MAX: usize = 3;
 pub struct Wanted {
     /// Folder of the server.
     pub data: PathBuf,
+    /// Where its database is.
+    pub store: StoreSection,
     /// Owner.
     pub tenant: TenantId,
     /// Scenario.
@@ -81,7 +84,7 @@ pub struct Replayed {
 
 /// Does the step again.
 pub async fn replay_step(wanted: &Wanted) -> Result<Replayed, StartError> {
-    let folder = Folder::open(&wanted.data).await?;
+    let folder = Folder::open(&wanted.data, &wanted.store).await?;
     folder.scenario(&wanted.tenant, &wanted.scenario).await?;
     let (step, inputs, transcript) = stored(&folder, wanted).await?;
     let limits = serde_json::from_value(transcript.environment.sandbox.clone()).map_err(|error| {

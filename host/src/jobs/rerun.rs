@@ -20,7 +20,7 @@ use super::training_section::workers;
 use crate::config::Config;
 use crate::error::StartError;
 use crate::host::engine_config;
-use crate::store_place;
+use crate::store_place::StoreSection;
 
 /// A data folder, opened to read.
 #[derive(Debug, Clone)]
@@ -35,8 +35,8 @@ pub struct Folder {
 
 impl Folder {
     /// Opens the folder of a server, whether or not one runs on it.
-    pub async fn open(path: &Path) -> Result<Self, StartError> {
-        let store = store_place::open_read_only(path).await?;
+    pub async fn open(path: &Path, place: &StoreSection) -> Result<Self, StartError> {
+        let store = place.open_read_only(path).await?;
         let git = path.join("releases.git");
         let repo = blocking(move || ReleaseRepo::open_to_read(&git)).await??;
         Ok(Self { path: path.to_owned(), store, repo })

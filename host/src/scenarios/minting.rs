@@ -7,6 +7,7 @@ use reef_core::{
 use reef_release::{ReleaseError, ReleaseFile};
 use reef_store::{ReleaseStatus, ScenarioSettings};
 
+use super::rollouts::Ending;
 use super::{Scenario, ScenarioError, ScenarioKey, Scenarios, Served, blocking};
 use crate::clock::now_ms;
 use crate::weights::WeightsError;
@@ -87,7 +88,8 @@ impl Scenarios {
         blocking(move || repo.write(&manifest, &files)).await
     }
 
-    /// Mints a release with the files of an earlier or held one and serves it. A rollout that runs ends.
+    /// Mints a release with the files of an earlier or held one and serves it. A rollout that runs ends with that, and
+    /// goes on where nothing could be minted.
     pub async fn mint_copy(
         &self,
         scenario: &Scenario,
@@ -95,8 +97,8 @@ impl Scenarios {
         why: (ReleaseOrigin, ReleaseDecision),
     ) -> Result<Release, ScenarioError> {
         let _minting = scenario.minting.lock().await;
-        self.stop_under_lock(scenario, "the head was moved").await?;
-        self.mint_under_lock(scenario, of, why).await
+        let ends = self.ending(scenario, "the head was moved").await?;
+        self.mint_under_lock(scenario, of, why, ends).await
     }
 
     pub(super) async fn mint_under_lock(
@@ -104,6 +106,7 @@ impl Scenarios {
         scenario: &Scenario,
         of: &ReleaseId,
         (origin, decision): (ReleaseOrigin, ReleaseDecision),
+        ends: Option<Ending>,
     ) -> Result<Release, ScenarioError> {
         let (tenant, name) = &scenario.key;
         let source = self.store.release(tenant, name, of).await?;
@@ -122,9 +125,13 @@ impl Scenarios {
         };
         let weights = self.weights.load(of).await?;
         let release = self.write(manifest, files).await?;
-        self.store.append_release(tenant, name, &release, Some(&head.release_id)).await?;
+        let ended = ends.as_ref().map(|ending| (ending.number, ending.end.clone()));
+        self.store.append_release_ending((tenant, name), &release, Some(&head.release_id), ended).await?;
         self.weights.keep(release.release_id.clone(), weights.clone());
         scenario.serve(Served::new(release.clone(), weights, None));
+        if let Some(ending) = ends {
+            scenario.end_rollout(&ending);
+        }
         // The database has the head already; a branch that lags is aligned at the next start.
         if let Err(error) = self.align_ref(&scenario.key, &release.release_id).await {
             tracing::warn!(%error, release.id = %release.release_id, "release.align_ref");
@@ -162,7 +169,7 @@ impl Scenarios {
         tracing::error!(scenario = %scenario.key.1, release.id = %to, %damage, "scenario.detour");
         let reason = format!("the head cannot be served ({damage}); this is the last release before it that is whole");
         let decision = promoted(DecidedBy::Host, reason.clone());
-        self.mint_under_lock(scenario, &to, (ReleaseOrigin::Rollback { to: to.clone() }, decision)).await?;
+        self.mint_under_lock(scenario, &to, (ReleaseOrigin::Rollback { to: to.clone() }, decision), None).await?;
         scenario.side(Surface::Weights).set_status(|status| status.regression = Some(reason));
         Ok(())
     }

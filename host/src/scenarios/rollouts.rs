@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
 
 use reef_core::{
-    Arm, ArmScore, CanaryPlan, CanaryVerdict, DecidedBy, ReleaseId, ReleaseOrigin, Rollout, RolloutEnd, RolloutFigures,
-    RolloutOutcome, RolloutPlan,
+    Arm, ArmScore, CanaryPlan, CanaryVerdict, DecidedBy, Release, ReleaseId, ReleaseOrigin, Rollout, RolloutEnd,
+    RolloutFigures, RolloutOutcome, RolloutPlan,
 };
 use reef_store::{ReleaseStatus, StoreError};
 use tokio::sync::Semaphore;
@@ -35,6 +35,21 @@ impl LiveRollout {
     }
 }
 
+/// How a rollout is about to end.
+#[derive(Debug)]
+pub(super) struct Ending {
+    pub number: u32,
+    pub end: RolloutEnd,
+    release: ReleaseId,
+}
+
+impl Ending {
+    fn of(rollout: &Rollout, outcome: RolloutOutcome, reason: String, figures: Option<RolloutFigures>) -> Self {
+        let end = RolloutEnd { at_ms: now_ms(), outcome, reason, figures };
+        Self { number: rollout.number, end, release: rollout.release.clone() }
+    }
+}
+
 impl Scenario {
     /// The rollout that runs.
     pub fn rollout(&self) -> Option<Arc<LiveRollout>> {
@@ -44,6 +59,13 @@ impl Scenario {
     /// Is the head to stay, whatever is found out about it?
     pub fn is_pinned(&self) -> bool {
         self.rollout().is_some_and(|live| live.rollout.plan == RolloutPlan::Pin)
+    }
+
+    /// What is durable by now.
+    pub(super) fn end_rollout(&self, Ending { release, end, .. }: &Ending) {
+        let (outcome, reason) = (end.outcome, &end.reason);
+        tracing::info!(scenario = %self.key.1, release.id = %release, ?outcome, reason, "rollout.end");
+        self.set_rollout(None);
     }
 
     pub(super) fn set_rollout(&self, live: Option<LiveRollout>) {
@@ -60,6 +82,41 @@ impl Scenarios {
         plan: RolloutPlan,
     ) -> Result<Rollout, ScenarioError> {
         let _minting = scenario.minting.lock().await;
+        self.begin_under_lock(scenario, release, plan).await
+    }
+
+    /// Pins the content of a release that was served: as it is the head, or by a rollback to it. Again is no change;
+    /// another pin ends, and a canary or shadow must be stopped first.
+    pub async fn pin(&self, scenario: &Scenario, to: &ReleaseId, by: DecidedBy) -> Result<Rollout, ScenarioError> {
+        let _minting = scenario.minting.lock().await;
+        let wanted = self.check_served(scenario, to).await?;
+        let running = scenario.rollout();
+        if let Some(Rollout { number, plan, release, .. }) = running.as_ref().map(|live| &live.rollout)
+            && plan.answers()
+        {
+            let told = format!("rollout {number}, a {plan} of release {release}, runs; stop it first");
+            return Err(StoreError::Conflict(told).into());
+        }
+        let mut head = scenario.served().release.clone();
+        if head.content_id == wanted.content_id {
+            if let Some(live) = running {
+                return Ok(live.rollout.clone());
+            }
+        } else {
+            let decision = promoted(by, format!("rolled back to {to}, to be pinned"));
+            let ends = self.ending(scenario, "another release was pinned").await?;
+            let origin = ReleaseOrigin::Rollback { to: to.clone() };
+            head = self.mint_under_lock(scenario, to, (origin, decision), ends).await?;
+        }
+        self.begin_under_lock(scenario, &head.release_id, RolloutPlan::Pin).await
+    }
+
+    async fn begin_under_lock(
+        &self,
+        scenario: &Scenario,
+        release: &ReleaseId,
+        plan: RolloutPlan,
+    ) -> Result<Rollout, ScenarioError> {
         let (tenant, name) = &scenario.key;
         // What cannot be loaded must not become a row that no restart can go on with.
         let candidate = self.candidate(scenario, release, &plan).await?;
@@ -72,18 +129,17 @@ impl Scenarios {
     /// Ends the rollout that runs; `None` = none does.
     pub async fn stop_rollout(&self, scenario: &Scenario, reason: &str) -> Result<Option<Rollout>, ScenarioError> {
         let _minting = scenario.minting.lock().await;
-        self.stop_under_lock(scenario, reason).await
+        match self.ending(scenario, reason).await? {
+            Some(ending) => Ok(Some(self.end(scenario, ending).await?)),
+            None => Ok(None),
+        }
     }
 
-    /// The same for whoever mints a release.
-    pub(super) async fn stop_under_lock(
-        &self,
-        scenario: &Scenario,
-        reason: &str,
-    ) -> Result<Option<Rollout>, ScenarioError> {
+    /// How the rollout that runs is stopped, if one does.
+    pub(super) async fn ending(&self, scenario: &Scenario, reason: &str) -> Result<Option<Ending>, ScenarioError> {
         let Some(live) = scenario.rollout() else { return Ok(None) };
         let figures = self.figures(scenario, &live.rollout).await?.map(|(_, figures)| figures);
-        Ok(Some(self.end(scenario, &live, (RolloutOutcome::Stopped, reason.to_owned(), figures)).await?))
+        Ok(Some(Ending::of(&live.rollout, RolloutOutcome::Stopped, reason.to_owned(), figures)))
     }
 
     /// Promotes or rolls back the canary of a scenario as soon as its scores decide.
@@ -103,13 +159,13 @@ impl Scenarios {
             return Ok(());
         }
         let reason = told(&live.rollout, &figures);
-        // After a crash between the release and the end of the rollout the head has its content already.
+        let ending = Ending::of(&live.rollout, outcome, reason, Some(figures));
+        // Another release with the same bytes may have become the head before.
         let there = scenario.served().release.content_id == candidate.release.content_id;
         if outcome == RolloutOutcome::Promoted && !there {
-            self.promote(scenario, &live.rollout.release, &reason).await?;
+            return self.promote(scenario, ending).await;
         }
-        self.end(scenario, &live, (outcome, reason, Some(figures))).await?;
-        Ok(())
+        self.end(scenario, ending).await.map(drop)
     }
 
     /// The scores of both arms of a rollout, and what they say. None for a pin.
@@ -173,10 +229,11 @@ impl Scenarios {
     }
 
     /// Refuses a release that was never served: a person decides on it first.
-    pub async fn check_served(&self, scenario: &Scenario, id: &ReleaseId) -> Result<(), ScenarioError> {
+    async fn check_served(&self, scenario: &Scenario, id: &ReleaseId) -> Result<Release, ScenarioError> {
         let listed = self.store.release(&scenario.key.0, &scenario.key.1, id).await?;
-        match listed.ok_or_else(|| ScenarioError::UnknownRelease(id.clone()))?.status {
-            ReleaseStatus::Served | ReleaseStatus::Retained => Ok(()),
+        let listed = listed.ok_or_else(|| ScenarioError::UnknownRelease(id.clone()))?;
+        match listed.status {
+            ReleaseStatus::Served | ReleaseStatus::Retained => Ok(listed.release),
             ReleaseStatus::Held | ReleaseStatus::Rejected => {
                 let told = format!("release {id} was never served; promote it first, if it waits");
                 Err(StoreError::Conflict(told).into())
@@ -184,30 +241,23 @@ impl Scenarios {
         }
     }
 
-    async fn promote(&self, scenario: &Scenario, id: &ReleaseId, reason: &str) -> Result<(), ScenarioError> {
-        let (tenant, name) = &scenario.key;
+    async fn promote(&self, scenario: &Scenario, ending: Ending) -> Result<(), ScenarioError> {
+        let ((tenant, name), id) = (&scenario.key, &ending.release.clone());
         let listed = self.store.release(tenant, name, id).await?;
         let listed = listed.ok_or_else(|| ScenarioError::UnknownRelease(id.clone()))?;
         let origin = match (listed.status, &listed.release.manifest.origin) {
             (ReleaseStatus::Held, ReleaseOrigin::Step { step }) => ReleaseOrigin::Promotion { step: *step },
             _ => ReleaseOrigin::Rollback { to: id.clone() },
         };
-        let decision = promoted(DecidedBy::Gate, reason.to_owned());
-        self.mint_under_lock(scenario, id, (origin, decision)).await?;
+        let decision = promoted(DecidedBy::Gate, ending.end.reason.clone());
+        self.mint_under_lock(scenario, id, (origin, decision), Some(ending)).await?;
         Ok(())
     }
 
-    async fn end(
-        &self,
-        scenario: &Scenario,
-        live: &LiveRollout,
-        (outcome, reason, figures): (RolloutOutcome, String, Option<RolloutFigures>),
-    ) -> Result<Rollout, ScenarioError> {
+    async fn end(&self, scenario: &Scenario, ending: Ending) -> Result<Rollout, ScenarioError> {
         let (tenant, name) = &scenario.key;
-        let end = RolloutEnd { at_ms: now_ms(), outcome, reason, figures };
-        tracing::info!(scenario = %name, release.id = %live.rollout.release, ?outcome, reason = end.reason, "rollout.end");
-        let ended = self.store.end_rollout(tenant, name, live.rollout.number, &end).await?;
-        scenario.set_rollout(None);
+        let ended = self.store.end_rollout(tenant, name, ending.number, &ending.end).await?;
+        scenario.end_rollout(&ending);
         scenario.wake();
         Ok(ended)
     }

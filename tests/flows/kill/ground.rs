@@ -179,10 +179,26 @@ pub fn number(variable: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{variable} is '{text}'; set it to a number")))
 }
 
-/// Keeps what was found in the folder that REEF_KILL_REPORTS names.
-pub fn keep(name: &str, found: Value) {
-    println!("{found}");
-    if let Some(folder) = std::env::var_os("REEF_KILL_REPORTS") {
-        fs::write(Path::new(&folder).join(format!("{name}.json")), found.to_string()).expect("written");
+/// Keeps what was found so far in the folder that REEF_KILL_REPORTS names.
+pub fn keep(name: &str, found: &Value) {
+    println!("{name}: {found}");
+    if let Some(path) = report(name) {
+        fs::write(path, found.to_string()).expect("written");
     }
+}
+
+/// What an earlier run kept there, if it repeated as often.
+pub fn kept(name: &str, repetitions: u64) -> Option<Value> {
+    let text = fs::read_to_string(report(name)?).ok()?;
+    let found: Value = serde_json::from_str(&text).expect("a report");
+    (found["repetitions_of_each"].as_u64().is_none_or(|of_each| of_each == repetitions)).then_some(found)
+}
+
+fn report(name: &str) -> Option<PathBuf> {
+    std::env::var_os("REEF_KILL_REPORTS").map(|folder| Path::new(&folder).join(format!("{name}.json")))
+}
+
+/// Adds to a figure.
+pub fn add(found: &mut Value, field: &str, more: u64) {
+    found[field] = json!(found[field].as_u64().unwrap_or(0) + more);
 }

@@ -106,7 +106,6 @@ async fn every_point(database: Database, surface: Surface) {
     if !database.is_tested() {
         return;
     }
-    let began = Instant::now();
     let ground = Ground::new(database, surface).await;
     let (points, expected) = left_alone(&ground).await;
     for class in ["object", "ref", if database == Database::Postgres { "commit" } else { "log" }] {
@@ -114,31 +113,29 @@ async fn every_point(database: Database, surface: Surface) {
     }
     let repeats = ground::number("REEF_KILL_REPEATS");
     let stride = if repeats.is_some() { 1 } else { (points.len() / POINTS).max(1) };
-    let mut rows = Vec::new();
+    let name = format!("{}-{}", database.name(), ground::shown(surface));
+    // An earlier run may have been stopped between two points.
+    let mut found = ground::kept(&name, repeats.unwrap_or(1)).unwrap_or_else(|| {
+        json!({ "database": database.name(), "surface": ground::shown(surface), "points": points.len(),
+            "repetitions_of_each": repeats.unwrap_or(1), "killed": 0, "seconds": 0, "at": [] })
+    });
     for at in points.iter().step_by(stride) {
-        let mut killed = 0;
+        let rows = found["at"].as_array().expect("rows");
+        if rows.iter().any(|row| row["point"] == json!(at)) {
+            continue;
+        }
+        let (began, mut killed) = (Instant::now(), 0);
         for _ in 0..repeats.unwrap_or(1) {
             let died = repetition(&ground, &expected, at).await;
             // The log is folded by a clock, so that those points may not come.
             assert!(died || at.starts_with("fold"), "{at} never came");
             killed += u64::from(died);
         }
-        println!("{at}: killed {killed} of {}", repeats.unwrap_or(1));
-        rows.push(json!({ "point": at, "killed": killed }));
+        ground::add(&mut found, "killed", killed);
+        ground::add(&mut found, "seconds", began.elapsed().as_secs());
+        found["at"].as_array_mut().expect("rows").push(json!({ "point": at, "killed": killed }));
+        ground::keep(&name, &found);
     }
-    let killed: u64 = rows.iter().filter_map(|row| row["killed"].as_u64()).sum();
-    ground::keep(
-        &format!("{}-{}", database.name(), ground::shown(surface)),
-        json!({
-            "database": database.name(),
-            "surface": ground::shown(surface),
-            "points": points.len(),
-            "repetitions_of_each": repeats.unwrap_or(1),
-            "killed": killed,
-            "seconds": began.elapsed().as_secs(),
-            "at": rows,
-        }),
-    );
 }
 
 #[tokio::test]

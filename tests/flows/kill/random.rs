@@ -9,11 +9,13 @@ use std::time::Instant;
 use futures::future::join_all;
 use serde_json::{Value, json};
 
-use super::ground::{keep, number};
+use super::ground::{add, keep, kept, number};
 use crate::flows::learn::quick;
 use crate::support::{Caller, Database, Home, TINY, poll, sao, tiny_model};
 
 const ROUNDS: u64 = 4;
+/// Rounds on one folder.
+const PART: u64 = 100;
 const WRITERS: usize = 8;
 /// Acknowledgements of a round before its kill: at least so many, and a number that differs from round to round.
 const ACKNOWLEDGED: usize = 5;
@@ -63,11 +65,15 @@ async fn stored(caller: &Caller) -> BTreeSet<String> {
     ids
 }
 
-async fn killed_while_writing(database: Database) {
-    if !database.is_tested() {
-        return;
-    }
-    let (began, scratch) = (Instant::now(), tempfile::tempdir().expect("a folder"));
+/// What so many kills of servers on one folder found.
+struct Found {
+    acknowledged: usize,
+    lost: usize,
+    releases: usize,
+}
+
+async fn killed_while_writing(database: Database, rounds: u64) -> Found {
+    let scratch = tempfile::tempdir().expect("a folder");
     let model = tiny_model(scratch.path());
     let home = Home::new(database, |config| {
         config.model = model;
@@ -77,7 +83,6 @@ async fn killed_while_writing(database: Database) {
     let settings = json!({ "recipe_config": quick(), "gate": { "kind": "always" } });
     server.caller(SCENARIO).create(settings).await;
     assert!(server.terminate().success());
-    let rounds = number("REEF_KILL_ROUNDS").unwrap_or(ROUNDS);
     let mut acknowledged = BTreeSet::new();
     for round in 0..rounds {
         let server = home.start();
@@ -110,25 +115,35 @@ async fn killed_while_writing(database: Database) {
         assert_eq!(pair[0]["parent"], pair[1]["release_id"], "the chain has no gap and no fork: {releases:?}");
     }
     server.kill();
-    keep(
-        &format!("{}-random", database.name()),
-        json!({
-            "database": database.name(),
-            "kills": rounds,
-            "acknowledged": acknowledged.len(),
-            "lost": lost.len(),
-            "releases": releases.len(),
-            "seconds": began.elapsed().as_secs(),
-        }),
-    );
+    Found { acknowledged: acknowledged.len(), lost: lost.len(), releases: releases.len() }
+}
+
+/// In parts, each on a folder of its own, so that a run that was stopped goes on where it was.
+async fn in_parts(database: Database) {
+    if !database.is_tested() {
+        return;
+    }
+    let (name, rounds) = (format!("{}-random", database.name()), number("REEF_KILL_ROUNDS").unwrap_or(ROUNDS));
+    let mut found = kept(&name, 1).unwrap_or_else(|| json!({ "database": database.name() }));
+    while let Some(left) = rounds.checked_sub(found["kills"].as_u64().unwrap_or(0)).filter(|left| *left > 0) {
+        let (began, kills) = (Instant::now(), left.min(PART));
+        let part = killed_while_writing(database, kills).await;
+        let figures = [("acknowledged", part.acknowledged), ("lost", part.lost), ("releases", part.releases)];
+        for (figure, more) in figures {
+            add(&mut found, figure, more as u64);
+        }
+        add(&mut found, "kills", kills);
+        add(&mut found, "seconds", began.elapsed().as_secs());
+        keep(&name, &found);
+    }
 }
 
 #[tokio::test]
 async fn no_acknowledged_record_is_lost_however_often_the_server_is_killed() {
-    killed_while_writing(Database::Sqlite).await;
+    in_parts(Database::Sqlite).await;
 }
 
 #[tokio::test]
 async fn no_record_that_postgres_acknowledged_is_lost_however_often_the_server_is_killed() {
-    killed_while_writing(Database::Postgres).await;
+    in_parts(Database::Postgres).await;
 }

@@ -57,6 +57,9 @@ pub struct PullReport {
     pub bytes: u64,
     /// Releases whose objects the remote does not have either; never the newest.
     pub without_objects: Vec<ReleaseId>,
+    /// Releases with an object that was found damaged here and that the remote does not have whole either.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub damaged: Vec<ReleaseId>,
 }
 
 impl ReleaseRepo {
@@ -77,6 +80,7 @@ impl ReleaseRepo {
             report.objects += other.objects;
             report.bytes += other.bytes;
             report.without_objects.extend(other.without_objects);
+            report.damaged.extend(other.damaged);
             match surface {
                 Surface::Router => report.router_head = Some(other.head),
                 Surface::Harness | Surface::Weights => report.harness_head = Some(other.head),
@@ -183,13 +187,18 @@ impl Pull<'_> {
             objects: 0,
             bytes: 0,
             without_objects: Vec::new(),
+            damaged: Vec::new(),
         };
-        let mut problems = self.objects(&chain, &mut report)?;
+        let mut broken = BTreeSet::new();
+        let mut problems = self.objects(&chain, &mut report, &mut broken)?;
         let new: BTreeSet<ReleaseId> = report.new.iter().cloned().collect();
         for id in &chain {
             let opened = Opened::find(self.repo, id)?;
-            let whole = lfs_files(&opened).all(|entry| lfs::has(self.path(), entry));
-            if whole {
+            let is_mended =
+                |entry: &FileEntry| !broken.contains(&entry.sha256) || lfs::check(self.path(), entry).is_ok();
+            if !lfs_files(&opened).all(is_mended) {
+                report.damaged.push(id.clone());
+            } else if lfs_files(&opened).all(|entry| lfs::has(self.path(), entry)) {
                 unmark(self.path(), id)?;
             } else {
                 report.without_objects.push(id.clone());
@@ -259,12 +268,18 @@ impl Pull<'_> {
         Ok(chain.iter().filter(|id| !kept.contains(&retaining(id))).cloned().collect())
     }
 
-    /// Fetches the objects that are not here; problems of those that the remote has and that are damaged.
-    fn objects(&self, chain: &[ReleaseId], report: &mut PullReport) -> Result<Vec<Problem>, RemoteError> {
+    /// Fetches the objects that are not here; problems of those that the remote has and that are damaged. Collects the
+    /// SHA-256 of those that were damaged here.
+    fn objects(
+        &self,
+        chain: &[ReleaseId],
+        report: &mut PullReport,
+        broken: &mut BTreeSet<String>,
+    ) -> Result<Vec<Problem>, RemoteError> {
         let (mut problems, mut wanted) = (Vec::new(), Vec::new());
         for id in chain {
             let opened = Opened::find(self.repo, id)?;
-            let lacking: Vec<&FileEntry> = lfs_files(&opened).filter(|entry| self.lacks(entry)).collect();
+            let lacking: Vec<&FileEntry> = lfs_files(&opened).filter(|entry| self.lacks(entry, broken)).collect();
             let Some(folder) = &self.folder else {
                 if !lacking.is_empty() {
                     wanted.push(id.clone());
@@ -289,21 +304,33 @@ impl Pull<'_> {
             }
         }
         for part in wanted.chunks(COMMITS_OF_A_COMMAND) {
-            self.download(part, report)?;
+            self.download(part, report, broken)?;
         }
         Ok(problems)
     }
 
-    fn lacks(&self, entry: &FileEntry) -> bool {
-        if self.options.repair { lfs::check(self.path(), entry).is_err() } else { !lfs::has(self.path(), entry) }
+    fn lacks(&self, entry: &FileEntry, broken: &mut BTreeSet<String>) -> bool {
+        if !self.options.repair {
+            return !lfs::has(self.path(), entry);
+        }
+        let found = lfs::check(self.path(), entry);
+        if found.as_ref().is_err_and(|damage| !matches!(damage, Damage::Missing)) {
+            broken.insert(entry.sha256.clone());
+        }
+        found.is_err()
     }
 
     /// Lets git-lfs fetch what these releases lack. A server that lacks it too makes the command fail; what is still
     /// absent afterwards is told by the inspection.
-    fn download(&self, releases: &[ReleaseId], report: &mut PullReport) -> Result<(), RemoteError> {
+    fn download(
+        &self,
+        releases: &[ReleaseId],
+        report: &mut PullReport,
+        broken: &mut BTreeSet<String>,
+    ) -> Result<(), RemoteError> {
         let mut lacking = Vec::new();
         for id in releases {
-            lacking.extend(lfs_files(&Opened::find(self.repo, id)?).filter(|entry| self.lacks(entry)).cloned());
+            lacking.extend(lfs_files(&Opened::find(self.repo, id)?).filter(|entry| self.lacks(entry, broken)).cloned());
         }
         for damaged in lacking.iter().filter(|entry| lfs::has(self.path(), entry)) {
             // git-lfs takes an object of the right size for whole.

@@ -2,10 +2,11 @@
 //! It works in constant memory but for the list of problems and an index of the expected releases, reads only, and
 //! stops at nothing: releases are never edited, so it may run beside a server.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use reef_core::{ContentId, ReleaseId, ScenarioName, Surface, TenantId};
+use reef_core::{Release, ReleaseId, ReleaseManifest, ScenarioName, Surface, TenantId};
 use serde::Serialize;
+use serde_json::{Map, Value};
 
 use crate::ReleaseError;
 use crate::problem::{Problem, ProblemKind};
@@ -14,6 +15,8 @@ use crate::repo::ReleaseRepo;
 
 /// Problems of one report; what is more is counted only.
 const PROBLEMS_MAX: usize = 10_000;
+/// Characters of a value that a problem shows.
+const SHOWN_CHARS_MAX: usize = 80;
 
 /// Where the database says that a release stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,16 +34,8 @@ pub enum ExpectedStatus {
 /// What the database knows of a release.
 #[derive(Debug, Clone)]
 pub struct ExpectedRelease {
-    /// Which chain it belongs to.
-    pub surface: Surface,
-    /// Commit.
-    pub release_id: ReleaseId,
-    /// Content.
-    pub content_id: ContentId,
-    /// Previous release.
-    pub parent: Option<ReleaseId>,
-    /// Position in the chain.
-    pub sequence: u32,
+    /// The release.
+    pub release: Release,
     /// Where it stands.
     pub status: ExpectedStatus,
 }
@@ -101,7 +96,7 @@ impl Report {
 
 impl ReleaseRepo {
     /// Verifies the chains of a scenario: commits, manifests, order, signatures, every file and LFS object; and, against
-    /// the database, heads, parents, positions and contents of the chains and of the candidates beside them.
+    /// the database, heads, contents and every field of the manifests of the chains and of the candidates beside them.
     ///
     /// Errors: `Disk`, `Git` if the references cannot be read. Whatever else is wrong is a finding.
     pub fn verify(
@@ -199,13 +194,21 @@ impl Walk<'_> {
     }
 
     fn compare_head(&mut self, surface: Surface, head: Option<&ReleaseId>) {
-        let served = self.expected.as_ref().and_then(|expected| expected.served(surface).cloned());
-        let Some(served) = served.filter(|served| head != Some(&served.release_id)) else {
-            return;
+        let Some(expected) = &self.expected else { return };
+        let (told, reason) = match (expected.served(surface), head) {
+            (Some(served), Some(head)) if served.id() == head => return,
+            (None, None) => return,
+            (Some(served), head) => {
+                let head = head.map_or("absent".to_owned(), |head| format!("at {head}"));
+                let reason = format!("the database serves it and the branch of its scenario is {head}");
+                ((served.id().clone(), served.label()), reason)
+            }
+            (None, Some(head)) => {
+                let reason = format!("it is the head of the {} branch and the database serves none", surface.as_str());
+                ((head.clone(), format!("release {head}")), reason)
+            }
         };
-        let head = head.map_or("absent".to_owned(), |head| format!("at {head}"));
-        let reason = format!("the database serves it and the branch of its scenario is {head}");
-        self.tell(Problem::new(ProblemKind::HeadDiffers, &served.release_id, served.label(), reason));
+        self.tell(Problem::new(ProblemKind::HeadDiffers, &told.0, told.1, reason));
     }
 
     /// Looks at one release of the chain; the release before it, and what to compare that with.
@@ -294,30 +297,56 @@ impl Walk<'_> {
             }
             return;
         };
-        let mut differ = |what: &str, theirs: String, ours: String| {
-            let reason = format!("the database says {what} {theirs} and its manifest {ours}");
+        for reason in differences(&known.release.manifest, manifest) {
             self.tell(opened.problem(ProblemKind::DatabaseDiffers, reason));
-        };
-        let shown = |parent: &Option<ReleaseId>| parent.as_ref().map_or("none".to_owned(), ToString::to_string);
-        if known.surface != manifest.surface {
-            differ("surface", known.surface.as_str().to_owned(), manifest.surface.as_str().to_owned());
-        }
-        if known.parent != manifest.parent {
-            differ("parent", shown(&known.parent), shown(&manifest.parent));
-        }
-        if known.sequence != manifest.sequence {
-            differ("sequence", known.sequence.to_string(), manifest.sequence.to_string());
         }
         if let Ok(content_id) = opened.stored.content_id()
-            && content_id != known.content_id
+            && content_id != known.release.content_id
         {
-            let reason = format!("the database says content {} and its files have {content_id}", known.content_id);
+            let known = &known.release.content_id;
+            let reason = format!("the database says content {known} and its files have {content_id}");
             self.tell(opened.problem(ProblemKind::ContentIdDiffers, reason));
         }
         if on_chain && matches!(known.status, ExpectedStatus::Held | ExpectedStatus::Rejected) {
             let reason = format!("it is on the chain and the database calls it {:?}", known.status).to_lowercase();
             self.tell(opened.problem(ProblemKind::DatabaseDiffers, reason));
         }
+    }
+}
+
+/// Every field of two manifests that is not the same, in words.
+fn differences(database: &ReleaseManifest, stored: &ReleaseManifest) -> Vec<String> {
+    if database == stored {
+        return Vec::new();
+    }
+    let (theirs, ours) = (fields(database), fields(stored));
+    let names: BTreeSet<&String> = theirs.keys().chain(ours.keys()).collect();
+    let differ = names.into_iter().filter(|name| theirs.get(*name) != ours.get(*name));
+    differ
+        .map(|name| {
+            let (theirs, ours) = (shown(theirs.get(name)), shown(ours.get(name)));
+            format!("the database says {name} {theirs} and its manifest {ours}")
+        })
+        .collect()
+}
+
+fn fields(manifest: &ReleaseManifest) -> Map<String, Value> {
+    match serde_json::to_value(manifest) {
+        Ok(Value::Object(fields)) => fields,
+        _ => Map::new(),
+    }
+}
+
+/// The start of a value.
+fn shown(value: Option<&Value>) -> String {
+    let text = match value {
+        None | Some(Value::Null) => "none".to_owned(),
+        Some(Value::String(text)) => text.escape_default().to_string(),
+        Some(other) => other.to_string(),
+    };
+    match text.char_indices().nth(SHOWN_CHARS_MAX) {
+        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
+        None => text,
     }
 }
 
@@ -337,8 +366,12 @@ pub fn unopened(id: &ReleaseId, child: Option<&Child>, error: ReleaseError) -> P
 }
 
 impl ExpectedRelease {
+    fn id(&self) -> &ReleaseId {
+        &self.release.release_id
+    }
+
     fn label(&self) -> String {
-        format!("release r{} ({})", self.sequence, self.release_id)
+        format!("release r{} ({})", self.release.manifest.sequence, self.id())
     }
 }
 
@@ -354,11 +387,12 @@ impl<'a> Expected<'a> {
     fn new(expected: &'a [ExpectedRelease]) -> Self {
         let mut oldest = BTreeMap::new();
         for known in expected {
-            let least = oldest.entry(known.surface).or_insert(known.sequence);
-            *least = known.sequence.min(*least);
+            let ReleaseManifest { surface, sequence, .. } = known.release.manifest;
+            let least = oldest.entry(surface).or_insert(sequence);
+            *least = sequence.min(*least);
         }
         Self {
-            by_id: expected.iter().map(|known| (&known.release_id, (known, false))).collect(),
+            by_id: expected.iter().map(|known| (known.id(), (known, false))).collect(),
             oldest,
             order: expected.iter(),
         }
@@ -366,7 +400,7 @@ impl<'a> Expected<'a> {
 
     fn served(&self, surface: Surface) -> Option<&ExpectedRelease> {
         let mut known = self.by_id.values().map(|(known, _)| *known);
-        known.find(|known| known.surface == surface && known.status == ExpectedStatus::Served)
+        known.find(|known| known.release.manifest.surface == surface && known.status == ExpectedStatus::Served)
     }
 
     fn see(&mut self, id: &ReleaseId) -> Option<&ExpectedRelease> {
@@ -377,7 +411,7 @@ impl<'a> Expected<'a> {
 
     fn next_unseen(&mut self) -> Option<ReleaseId> {
         let by_id = &self.by_id;
-        let unseen = |known: &&ExpectedRelease| by_id.get(&known.release_id).is_some_and(|(_, seen)| !seen);
-        self.order.find(unseen).map(|known| known.release_id.clone())
+        let unseen = |known: &&ExpectedRelease| by_id.get(known.id()).is_some_and(|(_, seen)| !seen);
+        self.order.find(unseen).map(|known| known.id().clone())
     }
 }

@@ -107,12 +107,14 @@ impl<'e> Batch<'e> {
             return Ok(if same { Ok(Appended { sequence: *sequence, duplicate: true }) } else { Err(taken(id)) });
         }
         match self.known.get(id.as_str()) {
-            Some(Known::Gone) => return Ok(Err(gone(id))),
+            Some(Known::Gone) => return Ok(Err(StoreError::Gone(id.clone()))),
             Some(Known::Record(_)) => return stored_before(conn, entry).await,
             None => {}
         }
         if let Some(unknown) = entry.references().iter().find(|id| !self.is_inference(id)) {
-            return Ok(Err(StoreError::UnknownReference(unknown.clone())));
+            let gone = self.known.get(unknown.as_str()) == Some(&Known::Gone);
+            let refusal = if gone { StoreError::Gone } else { StoreError::UnknownReference };
+            return Ok(Err(refusal(unknown.clone())));
         }
         if let Some(old) = entry.amends()
             && let Err(refusal) = feedback::amendable(conn, &entry.key, old).await?
@@ -193,11 +195,6 @@ async fn stored_before(conn: &mut Connection, entry: &Entry) -> Result<Outcome, 
 fn taken(id: &RecordId) -> StoreError {
     let told = format!("record {id} exists already with other content; send it under a new id, or amend it");
     StoreError::Conflict(told)
-}
-
-/// The refusal of an id whose record is gone.
-fn gone(id: &RecordId) -> StoreError {
-    StoreError::Conflict(format!("record {id} was erased or dropped and does not come back; use a new id"))
 }
 
 fn sample_row(sequence: i64, entry: &Entry, surface: Surface) -> Option<Vec<Value>> {

@@ -93,6 +93,9 @@ impl Tokens {
     }
 }
 
+/// Tag of an amendment: the report that it replaces. Not a name that a client can give.
+pub(crate) const AMENDS_TAG: &str = "~amends";
+
 /// What a row and its tags say beside the body and the tokens.
 #[derive(Debug, Clone)]
 pub(crate) struct RowFacts {
@@ -114,7 +117,8 @@ impl RowFacts {
     }
 
     pub(crate) fn report(report: &Report) -> Self {
-        Self { created_at_ms: report.created_at_ms, session: None, call: None, tags: Vec::new() }
+        let amends = report.amends.iter().map(|old| (AMENDS_TAG.to_owned(), indexed(old.as_str())));
+        Self { created_at_ms: report.created_at_ms, session: None, call: None, tags: amends.collect() }
     }
 
     pub(crate) fn instruction(instruction: &Instruction) -> Self {
@@ -291,6 +295,11 @@ pub(crate) fn indexed(text: &str) -> String {
         return text.to_owned();
     }
     format!("{DIGEST_PREFIX}{}", sha256_hex(text.as_bytes()))
+}
+
+/// A text as it stands in a column without an index: itself, or its digest where Postgres could not hold it.
+pub(crate) fn storable(text: &str) -> String {
+    if text.contains('\0') { indexed(text) } else { text.to_owned() }
 }
 
 fn shown(call: &str) -> String {

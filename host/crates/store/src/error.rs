@@ -17,6 +17,9 @@ pub enum StoreError {
     /// The report names a record that this scenario does not have.
     #[error("record {0} is no record of this scenario that can be referred to here; use a receipt of this scenario")]
     UnknownReference(RecordId),
+    /// The record stood here once.
+    #[error("record {0} was erased or dropped and does not come back; use a new id, or a receipt of another record")]
+    Gone(RecordId),
     /// No such release in this scenario.
     #[error("release {0} is not a release of this scenario; list its releases")]
     UnknownRelease(ReleaseId),

@@ -6,7 +6,7 @@ use reef_core::{RecordId, ScenarioName, TenantId};
 
 use crate::Store;
 use crate::codec::to_text;
-use crate::entry::Entry;
+use crate::entry::{AMENDS_TAG, Entry, indexed};
 use crate::error::{Fault, StoreError};
 use crate::key::Key;
 use crate::records::RecordKind;
@@ -103,9 +103,15 @@ pub(crate) async fn amendable(
     key: &Key,
     old: &RecordId,
 ) -> Result<Result<(), StoreError>, Fault> {
-    let sql = "SELECT s.amended_by, r.kind FROM records AS r LEFT JOIN samples AS s ON s.tenant = r.tenant \
+    // The tag is of a report that graded no record too, the sample of one that was amended before there were tags.
+    let sql = "SELECT COALESCE(s.amended_by, (SELECT new.id FROM record_tags AS tag JOIN records AS new \
+                   ON new.tenant = tag.tenant AND new.scenario = tag.scenario AND new.sequence = tag.sequence \
+                 WHERE tag.tenant = r.tenant AND tag.scenario = r.scenario AND tag.tag = $4 AND tag.value = $5 \
+                 ORDER BY tag.sequence LIMIT 1)), r.kind \
+               FROM records AS r LEFT JOIN samples AS s ON s.tenant = r.tenant \
                AND s.scenario = r.scenario AND s.report = r.id WHERE r.tenant = $1 AND r.scenario = $2 AND r.id = $3";
     let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(old.as_str());
+    let query = query.bind(AMENDS_TAG).bind(indexed(old.as_str()));
     let found: Option<(Option<String>, String)> = query.fetch_optional(conn).await?;
     Ok(match found {
         Some((None, kind)) if kind == RecordKind::Report.as_str() => Ok(()),

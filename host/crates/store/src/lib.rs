@@ -71,4 +71,4 @@ pub use scenarios::{Created, Scenario, ScenarioSettings, TrainingMode};
 pub use steps::Commit;
 pub use store::{Store, WriteStats};
 pub use trajectory::Unusable;
-pub use transfer::Exported;
+pub use transfer::{Exported, Imported};

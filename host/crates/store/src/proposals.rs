@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Store;
 use crate::codec::{from_text, to_text};
+use crate::entry::storable;
 use crate::error::{Fault, StoreError, conflict, damaged, invalid};
 use crate::key::Key;
 use crate::refused;
@@ -149,7 +150,7 @@ async fn hold(
                VALUES ($1, $2, $3, $4, $5, $6, $7)";
     let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(proposal.id.as_str());
     let query = query.bind(proposal.request.as_ref().map(RecordId::as_str)).bind(proposal.release.as_str());
-    query.bind(proposal.session.as_deref()).bind(to_text(&proposal)?).execute(conn).await?;
+    query.bind(proposal.session.as_deref().map(storable)).bind(to_text(&proposal)?).execute(conn).await?;
     Ok(proposal)
 }
 
@@ -157,7 +158,7 @@ async fn hold(
 /// which hold the change and its reason for good.
 pub(crate) async fn forget_session(conn: &mut Connection, key: &Key, session: &str) -> Result<Vec<ReleaseId>, Fault> {
     let sql = "SELECT body, session FROM proposals WHERE tenant = $1 AND scenario = $2 AND session = $3";
-    let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(session);
+    let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(storable(session));
     let rows: Vec<(String, Option<String>)> = query.fetch_all(&mut *conn).await?;
     let mut releases = Vec::new();
     for row in rows {

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Store;
 use crate::codec::{from_text, to_text};
+use crate::entry::storable;
 use crate::error::{Fault, StoreError};
 use crate::key::Key;
 use crate::sql::{self, Connection};
@@ -91,7 +92,7 @@ async fn refuse(conn: &mut Connection, key: Key, refused: RefusedProposal, body:
                VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (tenant, scenario, id) \
                DO UPDATE SET session = excluded.session, created_at_ms = excluded.created_at_ms, body = excluded.body";
     let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(refused.id.as_str());
-    let query = query.bind(refused.session.as_deref()).bind(refused.created_at_ms).bind(body);
+    let query = query.bind(refused.session.as_deref().map(storable)).bind(refused.created_at_ms).bind(body);
     match query.execute(&mut *conn).await {
         Err(fault) if fault.is_foreign_key_violation() => return Err(key.unknown()),
         other => other?,
@@ -113,7 +114,7 @@ pub(crate) async fn admitted(conn: &mut Connection, key: &Key, id: &RecordId) ->
 /// Those that were learned from an erased session; how many.
 pub(crate) async fn forget_session(conn: &mut Connection, key: &Key, session: &str) -> Result<u64, Fault> {
     let sql = "DELETE FROM refused_proposals WHERE tenant = $1 AND scenario = $2 AND session = $3";
-    sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(session).execute(conn).await
+    sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(storable(session)).execute(conn).await
 }
 
 /// Those of before this moment.

@@ -1,12 +1,13 @@
 //! The release chains of a scenario, one for each surface, each with a head that moves only by compare-and-swap. A release row is never edited but for its status; held candidates wait beside the chains.
 
-use reef_core::{Release, ReleaseId, ReleaseOrigin, ScenarioName, Surface, TenantId};
+use reef_core::{Release, ReleaseId, ReleaseOrigin, RolloutEnd, ScenarioName, Surface, TenantId};
 use serde::{Deserialize, Serialize};
 
 use crate::Store;
 use crate::codec::{self, Body};
 use crate::error::{Fault, StoreError, conflict, damaged, invalid};
 use crate::key::Key;
+use crate::rollouts;
 use crate::sql::{self, Connection};
 
 /// Releases of one listing, newest first.
@@ -101,10 +102,30 @@ impl Store {
         release: &Release,
         expected_head: Option<&ReleaseId>,
     ) -> Result<(), StoreError> {
+        self.append_release_ending((t, s), release, expected_head, None).await
+    }
+
+    /// The same, and ends the running rollout of this number in the same transaction.
+    pub async fn append_release_ending(
+        &self,
+        (t, s): (&TenantId, &ScenarioName),
+        release: &Release,
+        expected_head: Option<&ReleaseId>,
+        ends: Option<(u32, RolloutEnd)>,
+    ) -> Result<(), StoreError> {
         let key = Key::of(t, s);
         let row = self.told(ReleaseRow::of(&key, release).await)?;
         let expected = expected_head.cloned();
-        self.write(row.size(), move |conn| Box::pin(append(conn, key, row, expected))).await
+        self.write(row.size(), move |conn| {
+            Box::pin(async move {
+                append(conn, key.clone(), row, expected).await?;
+                match ends {
+                    Some((number, end)) => rollouts::finish(conn, key, number, end).await.map(drop),
+                    None => Ok(()),
+                }
+            })
+        })
+        .await
     }
 
     /// The release of weights that is served.

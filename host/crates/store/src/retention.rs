@@ -1,7 +1,8 @@
 //! Retention: lets records go that are older than a scenario keeps them, or more than it keeps, oldest first.
-//! In bounded batches and constant memory; nothing goes that a waiting or running sample needs.
+//! In bounded batches and constant memory; nothing goes that a waiting or running sample needs, or that a running canary
+//! has been measured by.
 
-use reef_core::{RecordId, ScenarioName, TenantId};
+use reef_core::{Arm, RecordId, RolloutPlan, ScenarioName, TenantId};
 use serde::{Deserialize, Serialize};
 
 use crate::Store;
@@ -10,6 +11,7 @@ use crate::key::Key;
 use crate::records::record_id;
 use crate::refused;
 use crate::remove::{Cause, REMOVED_AT_ONCE, Removed, remove};
+use crate::rollouts::{arm_tag, select_running};
 use crate::sql::{self, Connection};
 
 /// What a scenario keeps; `None` = no limit of this kind.
@@ -53,8 +55,9 @@ struct Cursor {
 const START: Cursor = Cursor { created_at_ms: i64::MIN, sequence: 0 };
 
 impl Store {
-    /// Drops what the rule does not keep. Records that a pending or reserved sample needs stay, and so does the order:
-    /// a scenario can therefore stay over its limits until those samples are used or retired.
+    /// Drops what the rule does not keep. Records that a pending or reserved sample needs stay, those that grade the arms
+    /// of a running canary too, and so does the order: a scenario can therefore stay over its limits until those samples
+    /// are used or retired and the canary has ended.
     pub async fn retain(
         &self,
         t: &TenantId,
@@ -137,9 +140,10 @@ async fn batch(
             Some(over)
         }
     };
+    let arms = arms(conn, &key).await?;
     let rows = match walk {
-        Walk::Older { than_ms } => older(conn, &key, cursor, than_ms).await?,
-        Walk::Beyond(_) => oldest(conn, &key, cursor).await?,
+        Walk::Older { than_ms } => older(conn, &key, cursor, (arms, than_ms)).await?,
+        Walk::Beyond(_) => oldest(conn, &key, cursor, arms).await?,
     };
     let Some(last) = rows.last() else { return Ok(None) };
     let next = Cursor { created_at_ms: last.1, sequence: last.0 };
@@ -152,10 +156,37 @@ async fn batch(
     Ok(Some((next, removed)))
 }
 
-/// Sequence, time, id, size, whether a sample needs it.
+/// Tags of the arms of the canary that runs; empty where none does.
+async fn arms(conn: &mut Connection, key: &Key) -> Result<[String; 2], Fault> {
+    let running = select_running(conn, key).await?;
+    let canary = running.filter(|rollout| matches!(rollout.plan, RolloutPlan::Canary(_)));
+    Ok(canary.map_or_else(Default::default, |rollout| {
+        [Arm::Candidate, Arm::Incumbent].map(|arm| arm_tag(rollout.number, arm))
+    }))
+}
+
+/// Sequence, time, id, size, whether it is needed.
 type Row = (i64, i64, String, i64, bool);
 
-/// Is the record a waiting or running sample's report, or referred to by one?
+/// Does a report that graded an arm of the canary stand in this column of its link?
+macro_rules! graded {
+    ($column:literal) => {
+        concat!(
+            "EXISTS (SELECT 1 FROM sample_records AS link JOIN samples AS graded ON graded.tenant = link.tenant \
+               AND graded.scenario = link.scenario AND graded.report = link.report AND graded.score IS NOT NULL \
+             JOIN records AS answer ON answer.tenant = link.tenant AND answer.scenario = link.scenario \
+               AND answer.id = link.record \
+             JOIN record_tags AS arm ON arm.tenant = answer.tenant AND arm.scenario = answer.scenario \
+               AND arm.sequence = answer.sequence AND arm.tag = 'rollout' AND arm.value IN ($4, $5) \
+             WHERE link.tenant = r.tenant AND link.scenario = r.scenario AND link.",
+            $column,
+            " = r.id)"
+        )
+    };
+}
+
+/// Is the record a waiting or running sample's report, or referred to by one? Or the same of a grade that the running
+/// canary counts, whose arms are $4 and $5?
 macro_rules! walk {
     ($condition:literal, $order:literal) => {
         concat!(
@@ -165,7 +196,11 @@ macro_rules! walk {
              OR EXISTS (SELECT 1 FROM sample_records AS link JOIN samples AS s ON s.tenant = link.tenant \
                  AND s.scenario = link.scenario AND s.report = link.report AND s.state IN ('pending', 'reserved') \
                WHERE link.tenant = r.tenant AND link.scenario = r.scenario AND link.record = r.id) \
-             FROM records AS r WHERE r.tenant = $1 AND r.scenario = $2 AND ",
+             OR ($4 <> '' AND (",
+            graded!("record"),
+            " OR ",
+            graded!("report"),
+            ")) FROM records AS r WHERE r.tenant = $1 AND r.scenario = $2 AND ",
             $condition,
             " ORDER BY ",
             $order,
@@ -174,16 +209,27 @@ macro_rules! walk {
     };
 }
 
-async fn older(conn: &mut Connection, key: &Key, cursor: Cursor, than_ms: i64) -> Result<Vec<Row>, Fault> {
-    let sql = walk!("(r.created_at_ms, r.sequence) > ($4, $5) AND r.created_at_ms < $6", "r.created_at_ms, r.sequence");
+async fn older(
+    conn: &mut Connection,
+    key: &Key,
+    cursor: Cursor,
+    ([candidate, incumbent], than_ms): ([String; 2], i64),
+) -> Result<Vec<Row>, Fault> {
+    let sql = walk!("(r.created_at_ms, r.sequence) > ($6, $7) AND r.created_at_ms < $8", "r.created_at_ms, r.sequence");
     let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(REMOVED_AT_ONCE);
+    let query = query.bind(candidate).bind(incumbent);
     query.bind(cursor.created_at_ms).bind(cursor.sequence).bind(than_ms).fetch_all(conn).await
 }
 
-async fn oldest(conn: &mut Connection, key: &Key, cursor: Cursor) -> Result<Vec<Row>, Fault> {
-    let sql = walk!("r.sequence > $4", "r.sequence");
+async fn oldest(
+    conn: &mut Connection,
+    key: &Key,
+    cursor: Cursor,
+    [candidate, incumbent]: [String; 2],
+) -> Result<Vec<Row>, Fault> {
+    let sql = walk!("r.sequence > $6", "r.sequence");
     let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(REMOVED_AT_ONCE);
-    query.bind(cursor.sequence).fetch_all(conn).await
+    query.bind(candidate).bind(incumbent).bind(cursor.sequence).fetch_all(conn).await
 }
 
 /// Those of the rows that go: none that a sample needs, and no more than there is too much.

@@ -142,7 +142,7 @@ async fn begin(conn: &mut Connection, key: Key, mut rollout: Rollout) -> Result<
     Ok(rollout)
 }
 
-async fn finish(conn: &mut Connection, key: Key, number: u32, end: RolloutEnd) -> Result<Rollout, Fault> {
+pub(crate) async fn finish(conn: &mut Connection, key: Key, number: u32, end: RolloutEnd) -> Result<Rollout, Fault> {
     let running = select_running(conn, &key).await?.filter(|running| running.number == number);
     let Some(running) = running else { return Err(conflict(format!("rollout {number} does not run"))) };
     let ended = Rollout { end: Some(end), ..running };
@@ -152,7 +152,7 @@ async fn finish(conn: &mut Connection, key: Key, number: u32, end: RolloutEnd) -
     Ok(ended)
 }
 
-async fn select_running(conn: &mut Connection, key: &Key) -> Result<Option<Rollout>, Fault> {
+pub(crate) async fn select_running(conn: &mut Connection, key: &Key) -> Result<Option<Rollout>, Fault> {
     let sql = "SELECT body FROM rollouts WHERE tenant = $1 AND scenario = $2 AND running = 1";
     let query = sql::query(sql).bind(key.tenant()).bind(key.scenario());
     let body: Option<String> = query.scalar_optional(conn).await?;

@@ -12,6 +12,7 @@ use crate::error::{Fault, StoreError, conflict, damaged, invalid};
 use crate::key::Key;
 use crate::records::{read_tokens, record_id};
 use crate::sql::{self, Connection, Value};
+use crate::surfaces::surface_named;
 use crate::trajectory::{Exchange, Forming, Graded, Unusable};
 
 /// Samples of one pool or batch; all their tokens are in memory at once.
@@ -129,14 +130,17 @@ impl Store {
 
     /// Figures of the scenario, samples of all its surfaces together; all 0 when it does not exist.
     pub async fn counts(&self, t: &TenantId, s: &ScenarioName) -> Result<Counts, StoreError> {
-        let mut conn = self.reader().await?;
-        self.told(select_counts(&mut conn, &Key::of(t, s), None).await)
+        self.counts_on_each(t, s).await.map(|(all, _)| all)
     }
 
-    /// The same with the samples of one surface.
-    pub async fn counts_on(&self, t: &TenantId, s: &ScenarioName, surface: Surface) -> Result<Counts, StoreError> {
+    /// The same, and again for each surface with its samples alone. Looks at every sample once.
+    pub async fn counts_on_each(
+        &self,
+        t: &TenantId,
+        s: &ScenarioName,
+    ) -> Result<(Counts, BTreeMap<Surface, Counts>), StoreError> {
         let mut conn = self.reader().await?;
-        self.told(select_counts(&mut conn, &Key::of(t, s), Some(surface)).await)
+        self.told(select_counts(&mut conn, &Key::of(t, s)).await)
     }
 
     /// How many samples were retired for which kind of reason: its text up to the first `:`.
@@ -370,28 +374,41 @@ async fn retire_all(
     sql::insert_rows(conn, into, rows, then).await
 }
 
-async fn select_counts(conn: &mut Connection, key: &Key, surface: Option<Surface>) -> Result<Counts, Fault> {
+async fn select_counts(conn: &mut Connection, key: &Key) -> Result<(Counts, BTreeMap<Surface, Counts>), Fault> {
     // One statement, so that all figures are of one moment.
-    let sql = "SELECT 'inferences', inferences FROM scenarios WHERE tenant = $1 AND name = $2 \
-               UNION ALL SELECT 'reports', reports FROM scenarios WHERE tenant = $1 AND name = $2 \
-               UNION ALL SELECT 'steps', COUNT(*) FROM steps WHERE tenant = $1 AND scenario = $2 \
-               UNION ALL SELECT state, COUNT(*) FROM samples \
-                 WHERE tenant = $1 AND scenario = $2 AND ($3 IS NULL OR surface = $3) GROUP BY state";
-    let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(surface.map(Surface::as_str));
-    let rows: Vec<(String, i64)> = query.fetch_all(conn).await?;
-    let mut counts = Counts::default();
-    for (name, value) in rows {
-        let figure = match name.as_str() {
-            "inferences" => &mut counts.inferences,
-            "reports" => &mut counts.reports,
-            "steps" => &mut counts.steps,
-            "pending" => &mut counts.pending,
-            "reserved" => &mut counts.reserved,
-            "consumed" => &mut counts.consumed,
-            "retired" => &mut counts.retired,
+    let sql = "SELECT '', 'inferences', inferences FROM scenarios WHERE tenant = $1 AND name = $2 \
+               UNION ALL SELECT '', 'reports', reports FROM scenarios WHERE tenant = $1 AND name = $2 \
+               UNION ALL SELECT '', 'steps', COUNT(*) FROM steps WHERE tenant = $1 AND scenario = $2 \
+               UNION ALL SELECT surface, state, COUNT(*) FROM samples \
+                 WHERE tenant = $1 AND scenario = $2 GROUP BY surface, state";
+    let query = sql::query(sql).bind(key.tenant()).bind(key.scenario());
+    let rows: Vec<(String, String, i64)> = query.fetch_all(conn).await?;
+    let (of_scenario, of_samples): (Vec<_>, Vec<_>) = rows.into_iter().partition(|(surface, ..)| surface.is_empty());
+    let mut none = Counts::default();
+    for (_, name, value) in of_scenario {
+        none.add(&name, value)?;
+    }
+    let (mut all, mut each) = (none, BTreeMap::new());
+    for (surface, state, value) in of_samples {
+        all.add(&state, value)?;
+        each.entry(surface_named(&surface)?).or_insert(none).add(&state, value)?;
+    }
+    Ok((all, each))
+}
+
+impl Counts {
+    fn add(&mut self, name: &str, value: i64) -> Result<(), Fault> {
+        let figure = match name {
+            "inferences" => &mut self.inferences,
+            "reports" => &mut self.reports,
+            "steps" => &mut self.steps,
+            "pending" => &mut self.pending,
+            "reserved" => &mut self.reserved,
+            "consumed" => &mut self.consumed,
+            "retired" => &mut self.retired,
             other => return Err(damaged("sample state", other)),
         };
-        *figure = value;
+        *figure += value;
+        Ok(())
     }
-    Ok(counts)
 }

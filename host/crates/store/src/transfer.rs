@@ -23,6 +23,15 @@ const PAGE_RECORDS: u32 = 256;
 /// Bytes of them; a larger single record is still exported.
 const PAGE_BYTES_MAX: i64 = 8 << 20;
 
+/// What an import did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Imported {
+    /// Where the records went, in their order, but for those that are gone.
+    pub appended: Vec<Appended>,
+    /// Records that were erased or dropped here, and reports about such; none of them comes back.
+    pub gone: u64,
+}
+
 /// What an export wrote.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Exported {
@@ -151,13 +160,13 @@ fn unreadable(error: serde_json::Error) -> StoreError {
 
 impl Store {
     /// Appends up to 1,000 records in their order: all of them or, if one is refused, none. Those that are there
-    /// already with the same content are duplicates and no error.
+    /// already with the same content are duplicates and no error, and what was erased here is left out.
     pub async fn import(
         &self,
         t: &TenantId,
         s: &ScenarioName,
         records: Vec<RecordBody>,
-    ) -> Result<Vec<Appended>, StoreError> {
+    ) -> Result<Imported, StoreError> {
         if records.len() > IMPORTED_MAX {
             let refusal = format!("{} records in one import; the limit is {IMPORTED_MAX}", records.len());
             return self.told(Err(invalid(refusal)));
@@ -230,11 +239,19 @@ pub(crate) fn unwriting(error: impl std::fmt::Display) -> StoreError {
     StoreError::Unavailable { path: "the export's target".into(), reason: error.to_string() }
 }
 
-async fn import(conn: &mut Connection, entries: Vec<Entry>) -> Result<Vec<Appended>, Fault> {
+async fn import(conn: &mut Connection, entries: Vec<Entry>) -> Result<Imported, Fault> {
     let entries: Vec<&Entry> = entries.iter().collect();
     let outcomes = append::all(conn, &entries).await?;
     if outcomes.len() != entries.len() {
         return Err(damaged("import", "fewer outcomes than records"));
     }
-    outcomes.into_iter().map(|outcome| outcome.map_err(Fault::Refused)).collect()
+    let mut imported = Imported::default();
+    for outcome in outcomes {
+        match outcome {
+            Ok(appended) => imported.appended.push(appended),
+            Err(StoreError::Gone(_)) => imported.gone += 1,
+            Err(refusal) => return Err(Fault::Refused(refusal)),
+        }
+    }
+    Ok(imported)
 }

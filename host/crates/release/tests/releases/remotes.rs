@@ -158,6 +158,23 @@ fn a_damaged_local_object_is_repaired_from_a_remote() {
 }
 
 #[test]
+fn a_damage_that_the_remote_cannot_repair_is_told() {
+    let fixture = Fixture::new();
+    let chain = chain(&fixture, 3);
+    let (path, remote) = bare(&fixture);
+    push(&fixture.repo, &remote).expect("pushed");
+    for (lost, n) in [(false, 0), (true, 1)] {
+        fs::remove_file(object(&path, n)).expect("removed");
+        let damaged = object(&fixture.path(), n);
+        if lost { fs::remove_file(damaged).expect("removed") } else { overwrite(&damaged, b"short") }
+    }
+    let options = PullOptions { time_max: TIME_MAX, repair: true };
+    let pulled = fixture.repo.pull((&tenant(), &name("spell")), &remote, options).expect("pulled");
+    assert_eq!(pulled.damaged, [chain[0].release_id.clone()]);
+    assert_eq!(pulled.without_objects, [chain[1].release_id.clone()]);
+}
+
+#[test]
 fn a_damaged_local_object_is_never_pushed() {
     let fixture = Fixture::new();
     chain(&fixture, 2);

@@ -35,14 +35,7 @@ fn both(fixture: &Fixture) -> ([Release; 2], [Release; 2]) {
 }
 
 fn known(release: &Release, status: ExpectedStatus) -> ExpectedRelease {
-    ExpectedRelease {
-        surface: release.manifest.surface,
-        release_id: release.release_id.clone(),
-        content_id: release.content_id.clone(),
-        parent: release.manifest.parent.clone(),
-        sequence: release.manifest.sequence,
-        status,
-    }
+    ExpectedRelease { release: release.clone(), status }
 }
 
 fn kinds(fixture: &Fixture, expected: &[ExpectedRelease]) -> Vec<ProblemKind> {
@@ -109,9 +102,9 @@ fn verification_compares_either_chain_with_the_database() {
     assert_eq!(kinds(&fixture, &ahead), [ProblemKind::HeadDiffers]);
     // A harness release that the database does not know is missed, whatever the weights are.
     let unknown = [whole[0].clone(), whole[1].clone(), whole[2].clone()];
-    assert_eq!(kinds(&fixture, &unknown), [ProblemKind::NotInDatabase]);
+    assert_eq!(kinds(&fixture, &unknown), [ProblemKind::HeadDiffers, ProblemKind::NotInDatabase]);
     let mut confused = whole.clone();
-    confused[4].surface = Surface::Weights;
+    confused[4].release.manifest.surface = Surface::Weights;
     assert_eq!(kinds(&fixture, &confused), [ProblemKind::DatabaseDiffers]);
     fixture.git(&["update-ref", "refs/heads/acme/spell@harness", next.release_id.as_str()]);
     assert!(kinds(&fixture, &whole).contains(&ProblemKind::OtherSurface));

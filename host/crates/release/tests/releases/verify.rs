@@ -2,7 +2,9 @@
 
 use std::fs;
 
-use reef_core::{Release, ReleaseId, ReleaseOrigin, sha256_hex};
+use reef_core::{
+    DecidedBy, Release, ReleaseDecision, ReleaseId, ReleaseManifest, ReleaseOrigin, ReleaseVerdict, Surface, sha256_hex,
+};
 use reef_release::{ExpectedRelease, ExpectedStatus, ProblemKind, Progress, Report, VerifyOptions};
 
 use crate::damage::{object, overwrite};
@@ -29,14 +31,12 @@ fn chain(fixture: &Fixture) -> Vec<Release> {
 }
 
 fn known(release: &Release, status: ExpectedStatus) -> ExpectedRelease {
-    ExpectedRelease {
-        surface: release.manifest.surface,
-        release_id: release.release_id.clone(),
-        content_id: release.content_id.clone(),
-        parent: release.manifest.parent.clone(),
-        sequence: release.manifest.sequence,
-        status,
-    }
+    ExpectedRelease { release: release.clone(), status }
+}
+
+/// The release under an id that the repository does not have.
+fn absent(release: &Release) -> Release {
+    Release { release_id: release_id(&"ab".repeat(20)), ..release.clone() }
 }
 
 /// As the database lists a chain, newest first.
@@ -52,8 +52,7 @@ fn a_whole_chain_has_no_findings_and_tells_its_progress() {
     let held = fixture.repo.write(&manifest("spell", chain.last()), &adapter_files(b"held")).expect("written");
     let mut expected = database(&chain);
     expected.push(known(&held, ExpectedStatus::Held));
-    expected
-        .push(ExpectedRelease { release_id: release_id(&"ab".repeat(20)), ..known(&held, ExpectedStatus::Rejected) });
+    expected.push(known(&absent(&held), ExpectedStatus::Rejected));
     let mut told = Vec::new();
     let options =
         VerifyOptions { expected: Some(&expected), on_progress: Some(&mut |progress: Progress| told.push(progress)) };
@@ -131,16 +130,51 @@ fn database_and_git_are_checked_against_each_other() {
     };
     assert_eq!(found(&ahead), one(ProblemKind::HeadDiffers, 3));
     assert_eq!(found(&|expected| drop(expected.remove(2))), one(ProblemKind::NotInDatabase, 2));
-    assert_eq!(found(&|expected| expected[1].sequence = 9), one(ProblemKind::DatabaseDiffers, 3));
-    assert_eq!(found(&|expected| expected[1].parent = None), one(ProblemKind::DatabaseDiffers, 3));
+    assert_eq!(found(&|expected| expected[1].release.manifest.sequence = 9), one(ProblemKind::DatabaseDiffers, 3));
+    assert_eq!(found(&|expected| expected[1].release.manifest.parent = None), one(ProblemKind::DatabaseDiffers, 3));
     assert_eq!(found(&|expected| expected[4].status = ExpectedStatus::Held), one(ProblemKind::DatabaseDiffers, 0));
     let other = chain[0].content_id.clone();
-    assert_eq!(found(&|expected| expected[2].content_id = other.clone()), one(ProblemKind::ContentIdDiffers, 2));
-    let lost = ExpectedRelease { release_id: release_id(&"ab".repeat(20)), ..whole[3].clone() };
-    let told = found(&|expected| expected.push(lost.clone()));
+    assert_eq!(
+        found(&|expected| expected[2].release.content_id = other.clone()),
+        one(ProblemKind::ContentIdDiffers, 2)
+    );
+    let lost = absent(&chain[1]);
+    let told = found(&|expected| expected.push(known(&lost, ExpectedStatus::Retained)));
     assert_eq!(told, [(ProblemKind::CommitMissing, lost.release_id.clone())]);
+    assert_eq!(found(&|expected| expected[0].status = ExpectedStatus::Retained), one(ProblemKind::HeadDiffers, 4));
     // The database lists the newest releases only.
     assert_eq!(found(&|expected| expected.truncate(2)), []);
+}
+
+#[test]
+fn no_field_of_a_manifest_can_differ_unseen() {
+    let fixture = Fixture::new();
+    let chain = chain(&fixture);
+    type Change = fn(&mut ReleaseManifest);
+    let changes: [(&str, Change); 11] = [
+        ("surface", |manifest| manifest.surface = Surface::Harness),
+        ("sequence", |manifest| manifest.sequence = 9),
+        ("parent", |manifest| manifest.parent = None),
+        ("origin", |manifest| manifest.origin = ReleaseOrigin::Step { step: 77 }),
+        ("base_model", |manifest| manifest.base_model = "f".repeat(64)),
+        ("recipe", |manifest| manifest.recipe = Some("another".to_owned())),
+        ("seed", |manifest| manifest.seed = Some(77)),
+        ("records", |manifest| manifest.records = Some("e".repeat(64))),
+        ("metrics", |manifest| manifest.metrics.extend([("made up".to_owned(), 1.0)])),
+        ("decision", |manifest| {
+            let (verdict, by) = (ReleaseVerdict::Held, DecidedBy::Gate);
+            manifest.decision = Some(ReleaseDecision { verdict, by, reason: "made up".to_owned() });
+        }),
+        ("created_at_ms", |manifest| manifest.created_at_ms += 1),
+    ];
+    for (field, change) in changes {
+        let mut expected = database(&chain);
+        change(&mut expected[1].release.manifest);
+        let report = verify(&fixture, Some(&expected));
+        let [found] = report.findings.as_slice() else { panic!("{field}: {:?}", report.findings) };
+        assert_eq!((found.kind, &found.release_id), (ProblemKind::DatabaseDiffers, &chain[3].release_id));
+        assert!(found.reason.starts_with(&format!("the database says {field} ")), "{found}");
+    }
 }
 
 #[test]

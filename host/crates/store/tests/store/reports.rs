@@ -128,6 +128,11 @@ async fn a_report_is_amended_once_and_then_its_amendment_is() {
     fixture.report(amending("g-2", "g-3", &["r-1"])).await.expect("the chain goes on");
     assert_eq!(usable(&fixture.pool().await), ["g-3"]);
     assert!(matches!(fixture.report(amending("g-9", "g-9", &[])).await, Err(StoreError::Invalid(_))));
+    // The same of reports about no record, which make no sample.
+    fixture.report(report("n-1", &[])).await.expect("said");
+    fixture.report(amending("n-1", "n-2", &[])).await.expect("amended");
+    let refusal = fixture.report(amending("n-1", "n-3", &[])).await.expect_err("amended already");
+    assert_eq!(refusal.to_string(), "report n-1 was amended by n-2 already; amend n-2");
 }
 
 #[tokio::test]

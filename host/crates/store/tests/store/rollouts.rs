@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use reef_core::{
     Arm, CanaryPlan, Inference, Report, Rollout, RolloutEnd, RolloutOutcome, RolloutPlan, ScenarioName, Tag, TenantId,
 };
-use reef_store::{ROLLOUT_TAG, ROLLOUT_UNIT_TAG, StoreError, arm_tag};
+use reef_store::{ROLLOUT_TAG, ROLLOUT_UNIT_TAG, Retention, StoreError, arm_tag};
 
 use crate::fixture::{Fixture, NOW_MS, held, id, inference, name, release, release_id, report, step, tenant};
 
@@ -67,14 +67,41 @@ async fn the_release_must_stand_as_the_plan_needs_it() {
     assert!(begun.is_err());
 }
 
+/// An answer of an arm of the first rollout.
+fn tagged(receipt: &str, arm: Arm, unit: &str) -> Inference {
+    let tag = |name: &str| Tag::parse(name).expect("a tag");
+    let tags = BTreeMap::from([(tag(ROLLOUT_TAG), arm_tag(1, arm)), (tag(ROLLOUT_UNIT_TAG), unit.to_owned())]);
+    Inference { tags, ..inference(receipt, &[1], &[2]) }
+}
+
+fn scored(name: &str, receipt: &str, score: f64) -> Report {
+    Report { score: Some(score), ..report(name, &[receipt]) }
+}
+
+#[tokio::test]
+async fn retention_spares_what_a_running_canary_was_measured_by() {
+    let fixture = with_candidate().await;
+    let keep = Retention { age_ms_max: Some(-1), records_max: Some(0), ..Retention::default() };
+    let retain = async || fixture.store.retain(&tenant(), &name(), &keep, NOW_MS).await.expect("retained").records;
+    retain().await;
+    begin(&fixture, 1, canary()).await.expect("begun");
+    for (n, arm) in [(1, Arm::Candidate), (2, Arm::Incumbent)] {
+        fixture.answer(tagged(&format!("a-{n}"), arm, &format!("u-{n}"))).await;
+        fixture.report(scored(&format!("s-{n}"), &format!("a-{n}"), 0.5)).await.expect("reported");
+    }
+    fixture.answer(tagged("ungraded", Arm::Incumbent, "u-3")).await;
+    fixture.retire(&[("s-1", "too easy"), ("s-2", "too easy")]).await.expect("retired");
+    assert_eq!(retain().await, 1, "what nobody graded");
+    for arm in [Arm::Candidate, Arm::Incumbent] {
+        assert_eq!(fixture.store.arm_scores(&tenant(), &name(), (1, arm)).await.expect("read").len(), 1);
+    }
+    fixture.store.end_rollout(&tenant(), &name(), 1, &end()).await.expect("ended");
+    assert_eq!(retain().await, 4, "now nothing needs them");
+}
+
 #[tokio::test]
 async fn each_unit_counts_once_and_only_by_reports_that_stand() {
     let fixture = with_candidate().await;
-    let tagged = |receipt: &str, arm: Arm, unit: &str| {
-        let tag = |name: &str| Tag::parse(name).expect("a tag");
-        let tags = BTreeMap::from([(tag(ROLLOUT_TAG), arm_tag(1, arm)), (tag(ROLLOUT_UNIT_TAG), unit.to_owned())]);
-        Inference { tags, ..inference(receipt, &[1], &[2]) }
-    };
     let records = [
         ("c-1", Arm::Candidate, "u"),
         ("c-2", Arm::Candidate, "u"),
@@ -84,7 +111,6 @@ async fn each_unit_counts_once_and_only_by_reports_that_stand() {
     for (receipt, arm, unit) in records {
         fixture.answer(tagged(receipt, arm, unit)).await;
     }
-    let scored = |name: &str, receipt: &str, score: f64| Report { score: Some(score), ..report(name, &[receipt]) };
     for (name, receipt, score) in [
         ("says-3", "c-3", 0.25),
         ("says-2", "c-2", 0.5),

@@ -14,7 +14,8 @@ async fn learn_on(fixture: &Fixture, surfaces: &[Surface]) {
 }
 
 async fn on(fixture: &Fixture, surface: Surface) -> Counts {
-    fixture.store.counts_on(&tenant(), &name(), surface).await.expect("counts")
+    let (_, mut each) = fixture.store.counts_on_each(&tenant(), &name()).await.expect("counts");
+    each.remove(&surface).unwrap_or_default()
 }
 
 /// Pending, reserved, consumed, retired.

@@ -1,10 +1,10 @@
 //! Import and export: what one store writes another takes back, bit for bit, wholly or not at all.
 
 use reef_core::{Alternatives, Inference, RecordStatus, Report, Tag};
-use reef_store::{RecordBody, StoreError};
+use reef_store::{RecordBody, Selector, StoreError};
 use serde_json::json;
 
-use crate::fixture::{Fixture, id, inference, name, report, tenant, traced, usable};
+use crate::fixture::{Fixture, NOW_MS, id, inference, name, report, tenant, traced, usable};
 
 async fn exported(fixture: &Fixture, after: i64) -> Vec<String> {
     let mut out = Vec::new();
@@ -39,14 +39,14 @@ async fn an_export_read_back_is_the_same_log() {
     let lines = exported(&here, 0).await;
     let appended = there.store.import(&tenant(), &name(), read(&lines)).await.expect("imported");
     assert_eq!(
-        appended.iter().map(|a| (a.sequence, a.duplicate)).collect::<Vec<_>>(),
+        appended.appended.iter().map(|a| (a.sequence, a.duplicate)).collect::<Vec<_>>(),
         (1..=4).map(|n| (n, false)).collect::<Vec<_>>()
     );
     let page = async |fixture: &Fixture| fixture.store.records(&tenant(), &name(), 0, 100, None).await.expect("page");
     assert_eq!(page(&there).await, page(&here).await);
     assert_eq!(there.counts().await, here.counts().await);
     let again = there.store.import(&tenant(), &name(), read(&lines)).await.expect("imported again");
-    assert!(again.iter().all(|appended| appended.duplicate));
+    assert!(again.appended.iter().all(|appended| appended.duplicate));
     assert_eq!(exported(&there, 2).await, lines[2..], "an interrupted export goes on after a sequence");
 }
 
@@ -70,6 +70,22 @@ async fn an_import_with_one_bad_record_changes_nothing() {
     assert_eq!(usable(&fixture.pool().await), ["g-1", "g-2"]);
     let many = vec![RecordBody::Report(Box::new(report("g", &[]))); 1_001];
     assert!(matches!(fixture.store.import(&tenant(), &name(), many).await, Err(StoreError::Invalid(_))));
+}
+
+#[tokio::test]
+async fn what_was_erased_does_not_come_back_and_holds_nothing_else_up() {
+    let fixture = Fixture::new().await;
+    fixture.graded(1).await;
+    fixture.graded(2).await;
+    let lines = exported(&fixture, 0).await;
+    fixture.store.erase(&tenant(), &name(), &Selector::Record(id("r-1")), NOW_MS).await.expect("erased");
+    let mut batch = read(&lines);
+    batch.push(RecordBody::Report(Box::new(report("late", &["r-1"]))));
+    batch.push(RecordBody::Inference(Box::new(inference("new", &[1], &[2]))));
+    let imported = fixture.store.import(&tenant(), &name(), batch).await.expect("imported");
+    assert_eq!(imported.gone, 3, "the answer, its report, and one that came too late");
+    let duplicates: Vec<bool> = imported.appended.iter().map(|appended| appended.duplicate).collect();
+    assert_eq!(duplicates, [true, true, false]);
 }
 
 #[tokio::test]
