@@ -6,7 +6,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export REEF_KILL_REPEATS="${REEF_KILL_REPEATS:-100}" REEF_KILL_ROUNDS="${REEF_KILL_ROUNDS:-1000}"
-# What was found so far; a run that was stopped goes on with the next point.
+# What was found so far; a run that was stopped, or that repeated less, goes on where it was.
 export REEF_KILL_REPORTS="$PWD/target/kill-reports"
 mkdir -p "$REEF_KILL_REPORTS"
 cargo build -p reef

@@ -3,6 +3,9 @@
 
 use std::net::SocketAddr;
 
+use crate::scenarios::ScenarioError;
+use crate::weights::WeightsError;
+
 /// A failure that ends a command.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -29,7 +32,7 @@ pub enum StartError {
     #[error("release repository: {0}")]
     Releases(#[from] reef_release::ReleaseError),
     /// Exit code 5.
-    #[error("data folder: {0}")]
+    #[error("data: {0}")]
     Data(String),
     /// Exit code 6.
     #[error("recipe: {0}")]
@@ -43,6 +46,18 @@ pub enum StartError {
     /// Exit code 1.
     #[error("{0}")]
     Other(String),
+}
+
+impl From<ScenarioError> for StartError {
+    fn from(error: ScenarioError) -> Self {
+        match error {
+            ScenarioError::Store(error) => Self::Store(error),
+            ScenarioError::Release(error) | ScenarioError::Weights(WeightsError::Release(error)) => {
+                Self::Releases(error)
+            }
+            error => Self::Other(format!("a scenario cannot be opened: {error}")),
+        }
+    }
 }
 
 impl StartError {

@@ -137,11 +137,7 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
     let (stop, stopped) = oneshot::channel();
     let trainer = built.workshop.as_ref().map(|workshop| workshop.trainer.clone());
     let learners = tokio::spawn(run_learners(built.workshop, built.opened, config.training.pool_max));
-    built
-        .scenarios
-        .open_all()
-        .await
-        .map_err(|error| StartError::Other(format!("a scenario cannot be opened: {error}")))?;
+    built.scenarios.open_all().await?;
     let deciding = tokio::spawn(decide_canaries(Arc::clone(&built.scenarios)));
     let keeping = tokio::spawn(keep_within(config.retention.clone(), built.store.clone(), built.scenarios));
     let (store, receipts, data) = (built.store, built.parts.serving.receipts.clone(), built.data);

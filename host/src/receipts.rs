@@ -2,7 +2,7 @@
 //! The exchange registers one before the first byte; a report waits here, for a bounded time, until the
 //! record is durable. So a receipt is valid from the moment the client sees it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -47,6 +47,18 @@ impl Receipts {
             }
         };
         tokio::time::timeout(patience, all).await.is_ok()
+    }
+
+    /// Waits until the records of this scenario that are being produced now are written, at most `patience` in all; how
+    /// many are not.
+    pub async fn wait_scenario(&self, scenario: &ScenarioKey, patience: Duration) -> usize {
+        let open = || -> HashSet<RecordId> {
+            let open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            open.keys().filter(|(key, _)| key == scenario).map(|(_, receipt)| receipt.clone()).collect()
+        };
+        let now = open();
+        self.wait(scenario, &now.iter().cloned().collect::<Vec<_>>(), patience).await;
+        now.intersection(&open()).count()
     }
 
     /// Waits until no record is being written any more, at most `patience`.

@@ -6,6 +6,7 @@ mod forgetting;
 mod harness;
 mod minting;
 mod policies;
+mod refresh;
 mod rollouts;
 mod side;
 
@@ -15,7 +16,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use reef_core::{Release, ReleaseId, ScenarioName, Surface, TenantId};
 use reef_engine::Weights;
-use reef_release::{ReleaseError, ReleaseRepo};
+use reef_release::{FileChange, ReleaseError, ReleaseRepo};
 use reef_store::{ReleaseStatus, ScenarioSettings, Store, StoreError};
 use tokio::sync::RwLock as AsyncRwLock;
 
@@ -164,6 +165,16 @@ pub enum ScenarioError {
         /// What was asked for.
         release: ReleaseId,
     },
+    /// Its releases are here and the database does not know it.
+    #[error(
+        "the release repository has a chain of scenario '{scenario}', at {head}, of which this database knows nothing; restore the database that belongs to it (store.postgres_env, reef.db in the data folder), or move releases.git away to begin anew"
+    )]
+    Orphan {
+        /// The scenario.
+        scenario: ScenarioName,
+        /// Where its branch is.
+        head: ReleaseId,
+    },
     /// A step of it runs.
     #[error("a step of scenario '{0}' is running; try again when it has ended, as GET /reef/status tells")]
     Learning(ScenarioName),
@@ -272,6 +283,7 @@ impl Scenarios {
 
     /// Opens every scenario of the database; called once at start.
     pub async fn open_all(&self) -> Result<usize, ScenarioError> {
+        self.finish_forgetting().await;
         let all = self.store.all_scenarios().await?;
         let mut opened = 0;
         for row in all {
@@ -340,7 +352,10 @@ impl Scenarios {
     ) -> Result<Arc<Scenario>, ScenarioError> {
         let head = match self.store.head(&key.0, &key.1).await? {
             Some(head) => head,
-            None => self.mint_base(&key).await?,
+            None => {
+                self.check_no_orphan(&key).await?;
+                self.mint_base(&key).await?
+            }
         };
         let (weights, detour) = match self.weights.load(&head.release_id).await {
             Ok(weights) => {
@@ -385,6 +400,12 @@ impl Scenarios {
         blocking(move || repo.files(&id)).await
     }
 
+    /// The files that differ between two releases.
+    pub async fn changed_files(&self, before: &ReleaseId, after: &ReleaseId) -> Result<Vec<FileChange>, ScenarioError> {
+        let (repo, before, after) = (self.repo.clone(), before.clone(), after.clone());
+        blocking(move || repo.changed_files(&before, &after).map(|diff| diff.files)).await
+    }
+
     /// Brings the git branch to the head of the database, which is the truth.
     pub async fn align_ref(&self, key: &ScenarioKey, head: &ReleaseId) -> Result<(), ScenarioError> {
         let (repo, key, head) = (self.repo.clone(), key.clone(), head.clone());
@@ -400,17 +421,6 @@ impl Scenarios {
         self.store.update_scenario(&scenario.key.0, &scenario.key.1, &settings).await?;
         *scenario.settings.write().unwrap_or_else(PoisonError::into_inner) = settings;
         scenario.tell_changed();
-        Ok(())
-    }
-
-    /// Brings what is served to the head of the database, should they ever differ.
-    pub async fn refresh(&self, scenario: &Scenario) -> Result<(), ScenarioError> {
-        let _minting = scenario.minting.lock().await;
-        let head = self.store.head(&scenario.key.0, &scenario.key.1).await?;
-        if let Some(head) = head.filter(|head| head.release_id != scenario.served().release.release_id) {
-            let weights = self.weights.load(&head.release_id).await?;
-            scenario.serve(Served::new(head, weights, None));
-        }
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use reef_core::{ReleaseId, ScenarioName, TenantId};
 use serde_json::{Value, json};
 
 use crate::support::{Caller, TestHost};
@@ -54,6 +55,70 @@ async fn every_release_is_signed_where_a_key_is_configured_and_strangers_are_not
     let fresh = server.caller("fresh");
     two_releases(&fresh).await;
     assert!(fresh.chat("hi", json!({})).await.status.is_success());
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_head_that_cannot_move_leaves_the_pin_alone_and_the_cause_is_told() {
+    let server = TestHost::start(|_| {}).await;
+    let caller = server.caller("pinned");
+    let (head, base) = two_releases(&caller).await;
+    caller.post(&caller.path("/pin"), json!({ "release_id": head })).await.ok();
+    let object = server.data.path().join("releases.git/objects").join(&base[..2]).join(&base[2..]);
+    fs::remove_file(&object).expect("the commit is a loose object");
+    let refused = caller.post(&caller.path("/rollback"), json!({ "release_id": base })).await;
+    assert_eq!((refused.status.as_u16(), &refused.body["error"]["code"]), (500, &json!("release_damaged")));
+    assert!(refused.body["error"]["message"].as_str().expect("a sentence").contains(&base), "{}", refused.body);
+    assert_eq!(caller.status().await["rollout"]["plan"]["kind"], "pin");
+    // What explains the head is told without what is gone.
+    let shown = caller.get(&caller.path(&format!("/releases/{head}"))).await.ok().body;
+    assert!(shown["explained"]["notes"][0].as_str().expect("a note").contains(&base), "{shown}");
+    let page = caller.get(&caller.path(&format!("/releases/{head}/page"))).await.ok().body;
+    assert!(page.as_str().expect("a page").contains(&base), "{page}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_database_that_does_not_know_the_chain_does_not_begin_it_anew() {
+    let server = TestHost::start(|_| {}).await;
+    let (head, _) = two_releases(&server.caller("orphan")).await;
+    let data = server.stop().await;
+    for file in ["reef.db", "reef.db-wal", "reef.db-shm"] {
+        drop(fs::remove_file(data.path().join(file)));
+    }
+    let server = TestHost::start_in(data, |_| {}).await;
+    let refused = server.caller("orphan").chat("hi", json!({})).await;
+    assert_eq!(refused.status.as_u16(), 409, "{}", refused.body);
+    assert!(refused.body["error"]["message"].as_str().expect("a sentence").contains(&head), "{}", refused.body);
+    assert!(server.caller("another").chat("hi", json!({})).await.status.is_success());
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_deletion_that_was_cut_off_is_finished_at_the_next_start() {
+    let server = TestHost::start(|_| {}).await;
+    let caller = server.caller("leaving");
+    let (head, _) = two_releases(&caller).await;
+    let data = server.stop().await;
+    let (tenant, name) = (TenantId::parse("default").expect("a name"), ScenarioName::parse("leaving").expect("a name"));
+    let git = data.path().join("releases.git");
+    reef_release::ReleaseRepo::open(&git).expect("opened").begin_forgetting(&tenant, &name).expect("noted");
+    // Cut off before the database forgot it: it is there.
+    let server = TestHost::start_in(data, |_| {}).await;
+    assert_eq!(server.caller("leaving").releases().await[0]["release_id"], json!(head));
+    let data = server.stop().await;
+    // Cut off afterwards: it goes.
+    reef_release::ReleaseRepo::open(&git).expect("opened").begin_forgetting(&tenant, &name).expect("noted");
+    let store = reef_store::Store::open(&data.path().join("reef.db")).await.expect("opened");
+    store.forget_scenario(&tenant, &name).await.expect("forgotten");
+    store.close().await;
+    let server = TestHost::start_in(data, |_| {}).await;
+    let anew = server.caller("leaving");
+    anew.create(json!({})).await;
+    assert_eq!(anew.releases().await.len(), 1);
+    let repo = reef_release::ReleaseRepo::open_to_read(&git).expect("opened");
+    assert!(repo.release(&ReleaseId::parse(head).expect("an id")).is_ok(), "git's own collection takes commits");
+    assert_eq!(repo.forgetting().expect("listed"), []);
     server.stop().await;
 }
 

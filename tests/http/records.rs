@@ -3,7 +3,7 @@
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::support::{Caller, reef, shared};
+use crate::support::{Caller, MODEL, reef, shared};
 
 /// The lines of an export.
 async fn export(caller: &Caller, after: i64) -> Vec<Value> {
@@ -69,6 +69,23 @@ async fn a_retracted_report_is_not_learned_from_and_told_among_the_dead_letters(
     assert_eq!(letters["dead_letters"][0]["report"], json!(report), "{letters}");
     let unknown = caller.send(caller.request(Method::DELETE, "/reef/reports/nothing-like-it")).await;
     assert_eq!(unknown.status, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
+async fn an_answer_that_is_erased_while_it_is_produced_is_not_stored() {
+    let caller = shared();
+    caller.create(json!({})).await;
+    let body = json!({ "model": MODEL, "stream": true, "max_tokens": 48, "temperature": 0,
+        "messages": [{ "role": "user", "content": "Tell me a story." }] });
+    let request = caller.request(reqwest::Method::POST, "/v1/chat/completions").json(&body);
+    let answer = request.send().await.expect("an answer begins");
+    let receipt = answer.headers()["x-reef-agent-record-id"].to_str().expect("text").to_owned();
+    let erased = async { caller.post(&caller.path("/erase"), json!({ "record": receipt })).await.ok().body };
+    let (erased, whole) = futures::join!(erased, answer.text());
+    whole.expect("it goes on");
+    assert_eq!((&erased["records"], &erased["waiting"]), (&json!(1), &json!(0)), "{erased}");
+    let gone = caller.get(&caller.path(&format!("/records/{receipt}"))).await;
+    assert_eq!(gone.status, StatusCode::NOT_FOUND, "{}", gone.body);
 }
 
 #[tokio::test]

@@ -44,10 +44,12 @@ async fn a_pinned_head_can_be_moved_by_hand_and_the_pin_ends() {
     let rolled = caller.post(&caller.path("/rollback"), json!({ "release_id": head })).await.ok().body;
     let listed = caller.get(&caller.path("/rollouts")).await.ok().body;
     assert_eq!((&listed["running"], &listed["rollouts"][0]["end"]["outcome"]), (&Value::Null, &json!("stopped")));
-    // The base is not the head any more: a pin brings it back first.
+    // The base is not the head any more, and its copy has its content.
     let pinned = caller.post(&caller.path("/pin"), json!({ "release_id": head })).await.ok().body;
     let now = caller.status().await["head"].clone();
-    assert!(pinned["release"] == now["release_id"] && now["release_id"] != rolled["release_id"], "{pinned} {now}");
+    assert!(pinned["release"] == now["release_id"] && now["release_id"] == rolled["release_id"], "{pinned} {now}");
+    let again = caller.post(&caller.path("/pin"), json!({ "release_id": head })).await.ok().body;
+    assert_eq!(again["number"], pinned["number"], "what is pinned stays pinned");
     assert_eq!(now["content_id"], rolled["content_id"]);
 }
 

@@ -152,14 +152,28 @@ async fn export(
 
 async fn import(client: &Client, scenario: &ScenarioName, path: &Path) -> Result<(), StartError> {
     use std::io::BufRead;
-    let unread = |error: std::io::Error| StartError::Data(format!("{} cannot be read: {error}", path.display()));
-    let file = std::io::BufReader::new(std::fs::File::open(path).map_err(unread)?);
+    let shown = path.display();
+    let unread = |error: std::io::Error| StartError::Data(format!("{shown} cannot be read: {error}"));
+    let mut file = std::io::BufReader::new(std::fs::File::open(path).map_err(unread)?);
+    if file.fill_buf().map_err(unread)?.starts_with(PARQUET_MAGIC) {
+        let told = "is Parquet, which loses what an import needs; export as JSON lines (--format jsonl)";
+        return Err(StartError::Data(format!("{shown} {told}")));
+    }
     let (bar, mut batch, mut bytes) = (bar(BAR, false), Vec::new(), 0);
     let mut told = [0; 3];
     for (number, line) in file.lines().enumerate() {
-        let line = line.map_err(unread)?;
-        let record: Value = serde_json::from_str(&line)
-            .map_err(|error| StartError::Data(format!("{}, line {}: {error}", path.display(), number + 1)))?;
+        let broken = |problem: String, told: [u64; 3]| {
+            let before: u64 = told.iter().sum();
+            StartError::Data(format!(
+                "{shown}, line {}: {problem}; the first {before} records were imported: correct the line and import again, what is there already is passed over",
+                number + 1
+            ))
+        };
+        let line = line.map_err(|error| broken(error.to_string(), told))?;
+        if line.trim().is_empty() {
+            continue;
+        }
+        let record: Value = serde_json::from_str(&line).map_err(|error| broken(error.to_string(), told))?;
         bytes += line.len();
         batch.push(record);
         if batch.len() == BATCH_RECORDS || bytes > BATCH_BYTES {
@@ -173,6 +187,9 @@ async fn import(client: &Client, scenario: &ScenarioName, path: &Path) -> Result
     bar.finish();
     show(&FIGURES.into_iter().zip(told).map(|(name, count)| (name.to_owned(), json!(count))).collect())
 }
+
+/// The first bytes of a Parquet file.
+const PARQUET_MAGIC: &[u8] = b"PAR1";
 
 /// What an import tells of each batch.
 const FIGURES: [&str; 3] = ["imported", "duplicates", "gone"];

@@ -15,6 +15,8 @@ use crate::error::StartError;
 
 /// Metrics that are shown on one line.
 const METRICS_LINE_MAX: usize = 3;
+/// Reports that are told; the page has more.
+const REPORTS_MAX: usize = 8;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ReleaseCommand {
@@ -173,6 +175,7 @@ fn release_text(found: &Value) -> String {
     if let Some(records) = release["records"].as_str() {
         line(&mut out, "records", format!("sha256:{records}"));
     }
+    explained_text(&mut out, release, &found["explained"]);
     if step.is_object() {
         out.push_str(&step_text(step));
     }
@@ -183,6 +186,47 @@ fn release_text(found: &Value) -> String {
         line(&mut out, "page", page);
     }
     out
+}
+
+/// How it was measured and decided upon, what it changed, and what it learned from.
+fn explained_text(out: &mut String, release: &Value, explained: &Value) {
+    let (decision, measured) = (&release["decision"], &release["evaluation"]);
+    if decision.is_object() {
+        line(
+            out,
+            "decision",
+            format!("{} by {}: {}", text(decision, "verdict"), text(&decision["by"], "kind"), text(decision, "reason")),
+        );
+    }
+    if measured.is_object() {
+        let (compared, candidate, incumbent) = (&measured["compared"], &measured["candidate"], &measured["incumbent"]);
+        line(out, "measured", format!("candidate {candidate} against {incumbent} on {compared} tasks"));
+    }
+    for file in list(&explained["files"]) {
+        let bytes =
+            |side: &str| file[side]["size"].as_u64().map_or_else(|| "absent".to_owned(), |size| size.to_string());
+        line(out, "changed", format!("{} ({} → {} bytes)", text(file, "path"), bytes("before"), bytes("after")));
+    }
+    let total = |side: usize| {
+        let blocks = list(&explained["norms"]).map(|block| &block[side]);
+        let squares = blocks.flat_map(list).filter_map(Value::as_f64).map(|norm| norm * norm);
+        squares.sum::<f64>().sqrt()
+    };
+    if total(0) > 0.0 {
+        line(out, "norm", format!("{:.4} of the adapter's deltas together, {:.4} before", total(0), total(1)));
+    }
+    for note in list(&explained["notes"]).filter_map(Value::as_str) {
+        line(out, "note", note);
+    }
+    let reports = list(&explained["reports"]);
+    for (at, report) in reports.take(REPORTS_MAX).enumerate() {
+        let told = format!("{} score {} {}", text(report, "id"), report["score"], text(report, "feedback"));
+        line(out, if at == 0 { "reports" } else { "" }, told);
+    }
+}
+
+fn list(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
 }
 
 fn step_text(step: &Value) -> String {

@@ -21,6 +21,7 @@ use serde_json::json;
 use super::{configured, release_id, scenario_name, show};
 use crate::error::StartError;
 use crate::host::lock_data;
+use crate::jobs::named_policies::recorded;
 use crate::jobs::rerun::{Folder, blocking};
 
 /// Findings that are told in words; `--json` tells all.
@@ -79,7 +80,8 @@ pub(super) enum ChainCommand {
         #[arg(long)]
         repair: bool,
     },
-    /// Remove adapters that nobody needs: neither the newest releases nor held candidates name them.
+    /// Remove adapters that nobody needs: neither the newest releases nor held candidates name them, nor a binding of the
+    /// configuration that --config names.
     #[command(
         after_help = "Two runs, a grace period apart, remove what the first one marked. Refused while a server runs.\nExamples:\n  reef release prune my-agent --keep 50 --dry-run\n  reef release prune my-agent --keep 50 --grace-hours 0"
     )]
@@ -146,6 +148,8 @@ struct Opened {
     repo: ReleaseRepo,
     of: (TenantId, ScenarioName),
     trusted: Vec<ReleasePublicKey>,
+    /// Releases that the configuration names as policies.
+    named: Vec<ReleaseId>,
 }
 
 impl Place {
@@ -156,7 +160,8 @@ impl Place {
         let keys: Result<Vec<_>, _> = self.trust.iter().map(|path| ReleasePublicKey::read(path)).collect();
         let trusted = keys.map_err(|error| StartError::Config(error.to_string()))?;
         let repo = folder.repo.clone().trusting(trusted.clone());
-        Ok(Opened { folder, repo, of: (self.tenant, self.scenario), trusted })
+        let named = recorded(&config.bindings).into_values().filter_map(|model| ReleaseId::parse(model).ok()).collect();
+        Ok(Opened { folder, repo, of: (self.tenant, self.scenario), trusted, named })
     }
 }
 
@@ -266,6 +271,7 @@ async fn prune(opened: Opened, keep: u32, grace: Duration, dry_run: bool) -> Res
     let mut kept = needed(&opened.listed().await?, keep, lag);
     let running = opened.folder.store.running_rollout(&opened.of.0, &opened.of.1).await?;
     kept.extend(running.map(|rollout| rollout.release));
+    kept.extend(opened.named.iter().cloned());
     let (repo, (tenant, scenario)) = (opened.writable().await?, opened.of);
     let report = blocking(move || {
         let options = PruneOptions { keep: &|id| kept.contains(id), grace, dry_run, on_removal: None };

@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use reef_core::{InvalidName, ReportError};
 use reef_dialects::{Dialect, Refusal};
 use reef_engine::EngineError;
-use reef_release::ReleaseError;
+use reef_release::{ProblemKind, ReleaseError};
 use reef_store::StoreError;
 use serde_json::{Value, json};
 
@@ -69,6 +69,11 @@ impl ApiError {
         tracing::error!(%cause, "store");
         let told = "the server's disk takes no more data; nothing was stored; its operator must free space";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "disk_full", told)
+    }
+
+    /// What is told.
+    pub fn message(&self) -> &str {
+        &self.message
     }
 
     fn reef_body(&self) -> Value {
@@ -157,16 +162,12 @@ impl From<ScenarioError> for ApiError {
             ScenarioError::OtherBase { .. } => Self::conflict(error.to_string()),
             ScenarioError::Store(error) => error.into(),
             ScenarioError::Weights(error) => error.into(),
-            ScenarioError::Recipe(_) | ScenarioError::TooMany(_) | ScenarioError::Learning(_) => {
-                Self::conflict(error.to_string())
-            }
-            ScenarioError::Release(ReleaseError::Disk { cause, .. })
-                if matches!(cause.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) =>
-            {
-                Self::disk_full(&cause)
-            }
-            ScenarioError::Release(_)
-            | ScenarioError::Interrupted
+            ScenarioError::Recipe(_)
+            | ScenarioError::Orphan { .. }
+            | ScenarioError::TooMany(_)
+            | ScenarioError::Learning(_) => Self::conflict(error.to_string()),
+            ScenarioError::Release(error) => error.into(),
+            ScenarioError::Interrupted
             | ScenarioError::HeldOut(_)
             | ScenarioError::Harness { .. }
             | ScenarioError::Policy { .. } => Self::internal("the release repository failed", error),
@@ -174,9 +175,33 @@ impl From<ScenarioError> for ApiError {
     }
 }
 
+impl From<ReleaseError> for ApiError {
+    fn from(error: ReleaseError) -> Self {
+        match error {
+            ReleaseError::Disk { ref cause, .. }
+                if matches!(cause.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) =>
+            {
+                Self::disk_full(cause)
+            }
+            ReleaseError::Corrupt(problem) if problem.kind == ProblemKind::ObjectPruned => {
+                Self::new(StatusCode::CONFLICT, "release_pruned", problem.to_string())
+            }
+            ReleaseError::Corrupt(_) | ReleaseError::NotFound { .. } | ReleaseError::NoFile { .. } => {
+                let told = error.to_string();
+                tracing::error!(error = told, "release");
+                Self::new(StatusCode::INTERNAL_SERVER_ERROR, "release_damaged", told)
+            }
+            error => Self::internal("the release repository failed", error),
+        }
+    }
+}
+
 impl From<WeightsError> for ApiError {
     fn from(error: WeightsError) -> Self {
-        Self::internal("the weights of this release cannot be loaded", error)
+        match error {
+            WeightsError::Release(error) => error.into(),
+            error => Self::internal("the weights of this release cannot be loaded", error),
+        }
     }
 }
 

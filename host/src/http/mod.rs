@@ -9,6 +9,7 @@ pub mod connections;
 pub mod contract;
 pub mod dashboard;
 pub mod error;
+pub mod explained;
 pub mod export;
 pub mod fields;
 pub mod harness;

@@ -7,26 +7,23 @@ use std::borrow::Cow;
 use axum::extract::State;
 use axum::http::{HeaderValue, header};
 use axum::response::{Html, IntoResponse, Response};
-use reef_core::{Release, ReleaseId, Step, StepOutcome, Surface};
+use reef_core::{ReleaseId, ReleaseOrigin, Step, StepOutcome, Surface};
 use reef_engine::MODULES;
-use reef_store::{ListedRelease, RecordBody};
-use serde_json::{Value, json};
+use reef_release::FileFacts;
+use reef_store::ListedRelease;
 
 use super::caller::Caller;
 use super::error::ApiError;
+use super::explained::{Explained, short};
 use super::params::Path;
 use super::releases::{release_of, replay_command, step_of};
 use super::scenarios::Management;
 use crate::config::Scope;
 use crate::html::{escape, row, table};
 use crate::scenarios::ScenarioKey;
-use crate::weights::ADAPTER_FILE;
 
-/// Reports of a batch, and releases of a chain, that are listed.
-const REPORTS_SHOWN: usize = 64;
+/// Releases of a chain that are listed.
 const CHAIN_SHOWN: usize = 12;
-/// Characters of a text that are shown.
-const TEXT_CHARS_SHOWN: usize = 300;
 /// Nothing may be loaded and nothing may run.
 pub const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
 
@@ -36,10 +33,7 @@ struct Shown {
     key: Option<ScenarioKey>,
     release: Option<ListedRelease>,
     step: Option<Step>,
-    /// Reports of the batch: id, score, feedback, receipts.
-    reports: Vec<[String; 4]>,
-    /// Norms of the deltas by block, and those of the parent.
-    norms: Vec<([f64; MODULES.len()], Option<[f64; MODULES.len()]>)>,
+    explained: Explained,
     chain: Vec<ListedRelease>,
 }
 
@@ -63,10 +57,7 @@ pub async fn step(
     let scenario = management.open(&caller, Scope::Read, &name).await?;
     let key = scenario.key.clone();
     let step = step_of(&management, &scenario, number).await?;
-    let release = match &step.outcome {
-        StepOutcome::Released { release, .. } => management.store.release(&key.0, &key.1, release).await?,
-        _ => None,
-    };
+    let release = made_by(&management, &key, &step).await?;
     page(&management, key, release, Some(step)).await
 }
 
@@ -76,73 +67,27 @@ async fn page(
     release: Option<ListedRelease>,
     step: Option<Step>,
 ) -> Result<Response, ApiError> {
-    let mut shown = Shown { release, step, ..Shown::default() };
-    let surface = shown.release.as_ref().map_or(Surface::Weights, |listed| listed.release.manifest.surface);
+    let explained = Explained::of(management, &key, release.as_ref().map(|listed| &listed.release), step.as_ref());
+    let explained = explained.await?;
+    let surface = release.as_ref().map_or(Surface::Weights, |listed| listed.release.manifest.surface);
     let chain = management.store.releases_of(&key.0, &key.1, surface).await?;
-    shown.chain = chain.into_iter().take(CHAIN_SHOWN).collect();
-    if let Some(step) = &shown.step {
-        shown.reports = reports(management, &key, step).await?;
-    }
-    if let Some(listed) = &shown.release {
-        shown.norms = norms(management, &listed.release).await?;
-    }
-    shown.key = Some(key);
+    let chain = chain.into_iter().take(CHAIN_SHOWN).collect();
+    let shown = Shown { key: Some(key), release, step, explained, chain };
     let policy = [(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY))];
     Ok((policy, Html(shown.html())).into_response())
 }
 
-async fn reports(management: &Management, key: &ScenarioKey, step: &Step) -> Result<Vec<[String; 4]>, ApiError> {
-    let mut rows = Vec::new();
-    for id in step.batch.iter().take(REPORTS_SHOWN) {
-        let found = management.store.record(&key.0, &key.1, id).await?;
-        rows.push(match found.map(|record| record.body) {
-            Some(RecordBody::Report(report)) => [
-                id.to_string(),
-                report.score.map_or_else(|| "–".to_owned(), |score| score.to_string()),
-                report.feedback.as_ref().map(short).unwrap_or_default(),
-                report.references.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
-            ],
-            _ => [id.to_string(), "–".to_owned(), "no longer stored".to_owned(), String::new()],
-        });
-    }
-    Ok(rows)
-}
-
-/// A value as a text of bounded length.
-fn short(value: impl serde::Serialize) -> String {
-    let text = match json!(value) {
-        Value::String(text) => text,
-        other => other.to_string(),
-    };
-    let mut shown: String = text.chars().take(TEXT_CHARS_SHOWN).collect();
-    if shown.len() < text.len() {
-        shown.push('…');
-    }
-    shown
-}
-
-/// What the release's adapter adds to the model, beside what its parent's added.
-async fn norms(
+/// What a step released, or left to wait; a candidate that was refused may be gone.
+async fn made_by(
     management: &Management,
-    release: &Release,
-) -> Result<Vec<([f64; MODULES.len()], Option<[f64; MODULES.len()]>)>, ApiError> {
-    let own = norms_of(management, &release.release_id).await?;
-    let before = match &release.manifest.parent {
-        Some(parent) => norms_of(management, parent).await?,
-        None => Vec::new(),
-    };
-    Ok(own.into_iter().enumerate().map(|(layer, own)| (own, before.get(layer).copied())).collect())
-}
-
-async fn norms_of(management: &Management, release: &ReleaseId) -> Result<Vec<[f64; MODULES.len()]>, ApiError> {
-    let files = management.scenarios.files(release).await?;
-    if !files.iter().any(|(path, _)| path == ADAPTER_FILE) {
-        return Ok(Vec::new());
+    (tenant, name): &ScenarioKey,
+    step: &Step,
+) -> Result<Option<ListedRelease>, ApiError> {
+    if let StepOutcome::Released { release, .. } = &step.outcome {
+        return Ok(management.store.release(tenant, name, release).await?);
     }
-    let engine = management.engine.clone();
-    let read = tokio::task::spawn_blocking(move || engine.adapter_norms(&files)).await;
-    let read = read.map_err(|error| ApiError::internal("the adapter could not be measured", error))?;
-    read.map_err(|error| ApiError::internal("the adapter could not be measured", error))
+    let all = management.store.releases(tenant, name).await?;
+    Ok(all.into_iter().find(|listed| listed.release.manifest.origin == ReleaseOrigin::Step { step: step.step }))
 }
 
 impl Shown {
@@ -156,7 +101,7 @@ impl Shown {
         for (head, body) in [
             ("Verdict", self.verdict()),
             ("Why: the reports it learned from", self.why()),
-            ("What changed: norm of each delta, by block", self.changed()),
+            ("What changed", self.changed()),
             ("How it was measured", self.measured()),
             ("What its calls cost", self.calls()),
             ("Chain, newest first", self.chain()),
@@ -204,22 +149,51 @@ impl Shown {
     }
 
     fn why(&self) -> String {
-        if self.reports.is_empty() {
+        let reports = &self.explained.reports;
+        if reports.is_empty() {
             return String::new();
         }
-        let rows = self.reports.iter().map(|cells| row(&cells.each_ref().map(|cell| escape(cell))));
+        let rows = reports.iter().map(|report| {
+            let score = report.score.map_or_else(|| "–".to_owned(), |score| score.to_string());
+            row(&[
+                escape(&report.id),
+                score.into(),
+                escape(&report.feedback),
+                escape(&report.receipts.join(" ")).into_owned().into(),
+            ])
+        });
         let all = self.step.as_ref().map_or(0, |step| step.batch.len());
-        let more = all.saturating_sub(self.reports.len());
+        let more = all.saturating_sub(reports.len());
         let more = if more > 0 { format!("<p class=\"quiet\">and {more} more</p>") } else { String::new() };
         table("texts", &["Report", "Score", "Feedback", "Receipts"], rows) + &more
     }
 
     fn changed(&self) -> String {
-        let largest = self.norms.iter().flat_map(|(own, _)| own).fold(0.0f64, |largest, norm| largest.max(*norm));
+        let notes = self.explained.notes.iter().map(|note| format!("<p class=\"quiet\">{}</p>", escape(note)));
+        notes.collect::<String>() + &self.files() + &self.norms()
+    }
+
+    fn files(&self) -> String {
+        if self.explained.files.is_empty() {
+            return String::new();
+        }
+        let bytes =
+            |side: &Option<FileFacts>| side.as_ref().map_or_else(|| "–".to_owned(), |facts| facts.size.to_string());
+        let rows = self
+            .explained
+            .files
+            .iter()
+            .map(|file| row(&[escape(&file.path), bytes(&file.before).into(), bytes(&file.after).into()]));
+        table("texts", &["File", "Bytes before", "Bytes now"], rows)
+    }
+
+    fn norms(&self) -> String {
+        let norms = &self.explained.norms;
+        let largest = norms.iter().flat_map(|(own, _)| own).fold(0.0f64, |largest, norm| largest.max(*norm));
         if largest <= 0.0 {
             return String::new();
         }
-        let rows = self.norms.iter().enumerate().map(|(layer, (own, before))| {
+        let rows = norms.iter().enumerate().map(|(layer, (own, before))| {
             let mut cells: Vec<Cow<'_, str>> = vec![layer.to_string().into()];
             for (index, norm) in own.iter().enumerate() {
                 let change = before.and_then(|before| before.get(index).copied());
@@ -234,8 +208,7 @@ impl Shown {
         });
         let names = MODULES.map(|module| module.rsplit('.').next().unwrap_or(module));
         let heads: Vec<&str> = std::iter::once("Block").chain(names).collect();
-        let told =
-            "<p class=\"quiet\">Frobenius norm of (alpha / rank) · B · A; small: the change against the parent.</p>";
+        let told = "<p class=\"quiet\">Frobenius norm of (alpha / rank) · B · A by block; small: the change against the parent.</p>";
         told.to_owned() + &table("norms", &heads, rows)
     }
 

@@ -142,18 +142,29 @@ async fn import(
 /// `POST /reef/scenarios/{s}/erase`: `{record}`, `{session}` or `{tag: {name: value}}`, for good.
 pub async fn erase(
     State(management): State<Management>,
+    State(feedback): State<Feedback>,
     caller: Caller,
     Path(name): Path<String>,
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     let scenario = management.open(&caller, Scope::Admin, &name).await?;
     let what = selector(&body)?;
+    // What is being answered now may be what is to go, and is written when it has ended.
+    let unsettled = match &what {
+        Selector::Record(id) => {
+            let one = std::slice::from_ref(id);
+            usize::from(!feedback.receipts.wait(&scenario.key, one, feedback.receipt_wait).await)
+        }
+        Selector::Session(_) | Selector::Tag(..) => {
+            feedback.receipts.wait_scenario(&scenario.key, feedback.receipt_wait).await
+        }
+    };
     let store = management.store.clone();
     // A client that goes away must not leave half of it behind.
     let erased = tokio::spawn(erase_now(store, scenario, what)).await;
     let erased = erased.map_err(|error| ApiError::internal("the erasure broke down; ask again", error))??;
     Ok(Json(json!({
-        "records": erased.records, "waiting": erased.waiting, "state_entries": erased.state_entries,
+        "records": erased.records, "waiting": erased.waiting + unsettled as u64, "state_entries": erased.state_entries,
         "trained_releases": erased.releases,
     })))
 }

@@ -15,6 +15,7 @@ use super::Shared;
 use super::body::JsonObject;
 use super::caller::Caller;
 use super::error::ApiError;
+use super::explained::Explained;
 use super::fields::known;
 use super::params::{Path, Query};
 use super::scenarios::Management;
@@ -44,13 +45,15 @@ pub async fn show(
 ) -> Result<Json<Value>, ApiError> {
     let scenario = management.open(&caller, Scope::Read, &name).await?;
     let (listed, step) = release_of(&management, &scenario, ReleaseId::parse(id)?).await?;
-    let ((tenant, scenario), id) = (&scenario.key, &listed.release.release_id);
+    let key = scenario.key.clone();
+    let ((tenant, scenario), id) = (&key, &listed.release.release_id);
     let replay = step.as_ref().map(|step| replay_command(tenant, scenario, step.step));
+    let explained = Explained::of(&management, &key, Some(&listed.release), step.as_ref()).await?;
     let page = match listed.release.manifest.surface {
         Surface::Harness => format!("/reef/harness/releases/{id}/page"),
         Surface::Weights | Surface::Router => format!("/reef/scenarios/{scenario}/releases/{id}/page"),
     };
-    Ok(Json(json!({ "release": listed, "step": step, "replay": replay, "page": page })))
+    Ok(Json(json!({ "release": listed, "step": step, "explained": explained, "replay": replay, "page": page })))
 }
 
 /// A release with the step that made it.
@@ -180,12 +183,6 @@ async fn mint(management: Management, target: Target, origin: ReleaseOrigin) -> 
 /// `POST …/reject {release_id}`: a held candidate will never be served.
 pub async fn reject(State(management): State<Management>, target: Target) -> Result<Json<Value>, ApiError> {
     let (tenant, name) = &target.scenario.key;
-    let answers = |release: &ReleaseId| target.scenario.rollout().is_some_and(|live| live.rollout.release == *release);
-    if answers(&target.release) {
-        let told =
-            format!("release {} answers a part of the traffic; stop that first, with DELETE …/rollout", target.release);
-        return Err(ApiError::conflict(told));
-    }
     management.store.reject_held(tenant, name, &target.release).await?;
     Ok(Json(json!({ "release_id": target.release, "status": "rejected" })))
 }

@@ -169,13 +169,13 @@ mod tests {
     #[test]
     fn each_side_is_asked_for_all_tasks_at_once_and_a_floor_asks_the_candidate_only() {
         let mut models = Scripted::default();
-        assert!(gate_candidate(Gate::ScoreComparison, Some(&mut models), 40).pass);
+        assert!(gate_candidate(Gate::ScoreComparison {}, Some(&mut models), 40).pass);
         assert_eq!(asked(&models), [(CANDIDATE, 0, 40), (SERVED, 0, 40)]);
         let mut models = Scripted::default();
         assert!(gate_candidate(Gate::Floor { minimum: 1.0 }, Some(&mut models), 3).pass);
         assert_eq!(asked(&models), [(CANDIDATE, 0, 3)]);
         let mut models = Scripted::default();
-        assert!(gate_candidate(Gate::Always, Some(&mut models), 3).pass && models.asked.is_empty());
+        assert!(gate_candidate(Gate::Always {}, Some(&mut models), 3).pass && models.asked.is_empty());
         assert!(gate_candidate(Gate::non_inferiority(0.0), None, 0).pass, "nothing to measure");
         assert!(gate_candidate(Gate::non_inferiority(0.0), None, 1).undecided, "nobody to ask");
     }
@@ -186,18 +186,18 @@ mod tests {
         let decision = gate_candidate(EARLY, Some(&mut models), 1_000);
         assert!(decision.pass && asked(&models) == [(CANDIDATE, 0, 32), (SERVED, 0, 32)]);
         assert_eq!(lots(EARLY, 70).collect::<Vec<_>>(), [0..32, 32..64, 64..70]);
-        assert!(lots(Gate::ScoreComparison, 70).eq(std::iter::once(0..70)));
+        assert!(lots(Gate::ScoreComparison {}, 70).eq(std::iter::once(0..70)));
         assert_eq!(lots(EARLY, 0).count(), 0);
     }
 
     #[test]
     fn a_task_that_fails_is_left_out_and_many_leave_the_step_undecided() {
         let mut models = Scripted { failing: BTreeSet::from([3]), ..Scripted::default() };
-        let decision = gate_candidate(Gate::ScoreComparison, Some(&mut models), 20);
+        let decision = gate_candidate(Gate::ScoreComparison {}, Some(&mut models), 20);
         let numbers = decision.evidence.expect("numbers");
         assert!(decision.pass && (numbers.tasks, numbers.failed) == (19, 1));
         let mut models = Scripted { failing: (0..1_000).collect(), ..Scripted::default() };
-        let decision = gate_candidate(Gate::ScoreComparison, Some(&mut models), 1_000);
+        let decision = gate_candidate(Gate::ScoreComparison {}, Some(&mut models), 1_000);
         assert!(decision.undecided && decision.reason.contains("the engine stopped"), "{}", decision.reason);
         assert_eq!(models.asked.len(), 2 * (1 + FAILURES_IN_A_ROW_MAX as usize), "it does not wait 1,000 times");
     }
@@ -206,7 +206,7 @@ mod tests {
     fn a_budget_that_is_used_up_refuses_and_is_not_tried_again() {
         let refusal = Some(ModelsError::Budget("a step makes at most 3 model calls".to_owned()));
         let mut models = Scripted { refusal, ..Scripted::default() };
-        let decision = gate_candidate(Gate::ScoreComparison, Some(&mut models), 5);
+        let decision = gate_candidate(Gate::ScoreComparison {}, Some(&mut models), 5);
         assert!(!decision.pass && !decision.undecided && decision.reason.ends_with("at most 3 model calls"));
         assert_eq!(models.asked.len(), 1);
     }

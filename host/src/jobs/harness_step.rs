@@ -173,7 +173,7 @@ impl Run<'_> {
     /// Asks the operator's gate; its answer is stored with the step.
     async fn ask_gate(&mut self) -> GateDecision {
         let settings = self.work.scenario.settings();
-        let gate = settings.gate.or(self.workshop.scenarios.defaults().gate).unwrap_or(Gate::Always);
+        let gate = settings.gate.or(self.workshop.scenarios.defaults().gate).unwrap_or(Gate::Always {});
         self.gate = Some(gate);
         let (mut harness, seed) = (self.recorded(), self.work.step.seed);
         let asked = tokio::task::spawn_blocking(move || gate_harness(gate, &mut harness, seed)).await;

@@ -53,11 +53,11 @@ pub async fn recheck_head(
             tracing::error!(scenario = %scenario.key.1, release.id = %served.release.release_id, told, "head.regressed");
             metrics::counter!("reef_head_regressions_total").increment(1);
             scenario.side(Surface::Weights).set_status(|status| status.regression = Some(told.clone()));
-            // Whoever exchanged the head meanwhile has decided already.
-            let unmoved = scenario.served().release.release_id == served.release.release_id && !scenario.is_pinned();
-            if let Some(to) = original.manifest.parent.filter(|_| workshop.recheck_rollback && unmoved) {
+            if let Some(to) = original.manifest.parent.filter(|_| workshop.recheck_rollback) {
                 let why = (ReleaseOrigin::Rollback { to: to.clone() }, promoted(DecidedBy::Host, told));
-                workshop.scenarios.mint_copy(scenario, &to, why).await?;
+                // Whoever exchanged the head meanwhile has decided already.
+                let head = &served.release.release_id;
+                workshop.scenarios.mint_copy_over(scenario, (head, &to), why).await?;
             }
         }
     }
@@ -94,6 +94,6 @@ async fn scores_at_release(
     if heard.held_out != held_out.fingerprint() {
         return Ok(Vec::new());
     }
-    let lots = lots(heard.gate.unwrap_or(reef_core::Gate::Always), heard.held_out.0);
+    let lots = lots(heard.gate.unwrap_or(reef_core::Gate::Always {}), heard.held_out.0);
     Ok(heard_scores(&heard.calls, CANDIDATE, lots).into_iter().map(Measurement::of).collect())
 }

@@ -336,7 +336,7 @@ impl Replay {
                     Decision::Reject => format!("rejected: {}", verdict.reason),
                     Decision::Hold => format!("held: {}", verdict.reason),
                     Decision::Promote => {
-                        match gated(&verdict, &gate(self.transcript.gate.unwrap_or(Gate::Always), self)) {
+                        match gated(&verdict, &gate(self.transcript.gate.unwrap_or(Gate::Always {}), self)) {
                             Gated::Release(reason) => format!("released: {reason}"),
                             Gated::Reject(reason) => format!("rejected: {reason}"),
                             Gated::Undecided(reason) => format!("failed: {reason}"),

@@ -47,7 +47,7 @@ impl Folder {
         let shown = self.path.display();
         self.store.scenario(tenant, name).await?.ok_or_else(|| {
             StartError::Config(format!(
-                "tenant '{tenant}' has no scenario '{name}' in {shown}; check --scenario, --tenant and --data"
+                "tenant '{tenant}' has no scenario '{name}' in {shown}; check the scenario's name, --tenant and --data"
             ))
         })
     }

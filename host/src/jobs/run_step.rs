@@ -292,7 +292,7 @@ impl Run<'_> {
     /// Asks the operator's gate; its answer is stored with the step.
     async fn gate(&mut self, models: Option<Box<dyn Models>>, tasks: usize) -> GateDecision {
         let settings = self.work.scenario.settings();
-        let gate = settings.gate.or(self.workshop.scenarios.defaults().gate).unwrap_or(Gate::Always);
+        let gate = settings.gate.or(self.workshop.scenarios.defaults().gate).unwrap_or(Gate::Always {});
         self.gate = Some(gate);
         let tasks = u32::try_from(tasks).unwrap_or(u32::MAX);
         let ask = move || {

@@ -101,6 +101,21 @@ impl Scenarios {
         self.mint_under_lock(scenario, of, why, ends).await
     }
 
+    /// The same for the host's own rollback: nothing happens where the head has moved from this one, or is pinned.
+    pub async fn mint_copy_over(
+        &self,
+        scenario: &Scenario,
+        (head, of): (&ReleaseId, &ReleaseId),
+        why: (ReleaseOrigin, ReleaseDecision),
+    ) -> Result<Option<Release>, ScenarioError> {
+        let _minting = scenario.minting.lock().await;
+        if scenario.served().release.release_id != *head || scenario.is_pinned() {
+            return Ok(None);
+        }
+        let ends = self.ending(scenario, "the head was moved").await?;
+        self.mint_under_lock(scenario, of, why, ends).await.map(Some)
+    }
+
     pub(super) async fn mint_under_lock(
         &self,
         scenario: &Scenario,
@@ -126,7 +141,8 @@ impl Scenarios {
         let weights = self.weights.load(of).await?;
         let release = self.write(manifest, files).await?;
         let ended = ends.as_ref().map(|ending| (ending.number, ending.end.clone()));
-        self.store.append_release_ending((tenant, name), &release, Some(&head.release_id), ended).await?;
+        let appended = self.store.append_release_ending((tenant, name), &release, Some(&head.release_id), ended).await;
+        self.told(scenario, appended).await?;
         self.weights.keep(release.release_id.clone(), weights.clone());
         scenario.serve(Served::new(release.clone(), weights, None));
         if let Some(ending) = ends {

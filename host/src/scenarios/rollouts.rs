@@ -120,7 +120,8 @@ impl Scenarios {
         let (tenant, name) = &scenario.key;
         // What cannot be loaded must not become a row that no restart can go on with.
         let candidate = self.candidate(scenario, release, &plan).await?;
-        let rollout = self.store.begin_rollout(tenant, name, (release, &plan), now_ms()).await?;
+        let begun = self.store.begin_rollout(tenant, name, (release, &plan), now_ms()).await;
+        let rollout = self.told(scenario, begun).await?;
         scenario.set_rollout(Some(LiveRollout::new(rollout.clone(), candidate)));
         tracing::info!(scenario = %name, release.id = %release, plan = %rollout.plan, "rollout.begin");
         Ok(rollout)
@@ -178,8 +179,8 @@ impl Scenarios {
         if !rollout.plan.answers() {
             return Ok(None);
         }
-        let candidate = self.store.arm_scores(tenant, name, (rollout.number, Arm::Candidate)).await?;
-        let incumbent = self.store.arm_scores(tenant, name, (rollout.number, Arm::Incumbent)).await?;
+        let candidate = self.store.arm_scores(tenant, name, (rollout, Arm::Candidate)).await?;
+        let incumbent = self.store.arm_scores(tenant, name, (rollout, Arm::Incumbent)).await?;
         let scores = |arm: &[(String, ArmScore)]| arm.iter().map(|(_, score)| *score).collect::<Vec<ArmScore>>();
         Ok(Some(match &rollout.plan {
             RolloutPlan::Canary(plan) => plan.decide(&scores(&candidate), &scores(&incumbent)),
@@ -256,7 +257,8 @@ impl Scenarios {
 
     async fn end(&self, scenario: &Scenario, ending: Ending) -> Result<Rollout, ScenarioError> {
         let (tenant, name) = &scenario.key;
-        let ended = self.store.end_rollout(tenant, name, ending.number, &ending.end).await?;
+        let ended = self.store.end_rollout(tenant, name, ending.number, &ending.end).await;
+        let ended = self.told(scenario, ended).await?;
         scenario.end_rollout(&ending);
         scenario.wake();
         Ok(ended)

@@ -114,26 +114,26 @@ async fn every_point(database: Database, surface: Surface) {
     let repeats = ground::number("REEF_KILL_REPEATS");
     let stride = if repeats.is_some() { 1 } else { (points.len() / POINTS).max(1) };
     let name = format!("{}-{}", database.name(), ground::shown(surface));
-    // An earlier run may have been stopped between two points.
-    let mut found = ground::kept(&name, repeats.unwrap_or(1)).unwrap_or_else(|| {
+    let wanted = repeats.unwrap_or(1);
+    // An earlier run may have been stopped, or have repeated less.
+    let mut found = ground::kept(&name).unwrap_or_else(|| {
         json!({ "database": database.name(), "surface": ground::shown(surface), "points": points.len(),
-            "repetitions_of_each": repeats.unwrap_or(1), "killed": 0, "seconds": 0, "at": [] })
+            "killed": 0, "seconds": 0, "at": {} })
     });
     for at in points.iter().step_by(stride) {
-        let rows = found["at"].as_array().expect("rows");
-        if rows.iter().any(|row| row["point"] == json!(at)) {
-            continue;
-        }
+        let done = found["at"][at]["repetitions"].as_u64().unwrap_or(0);
         let (began, mut killed) = (Instant::now(), 0);
-        for _ in 0..repeats.unwrap_or(1) {
+        for _ in done..wanted {
             let died = repetition(&ground, &expected, at).await;
             // The log is folded by a clock, so that those points may not come.
             assert!(died || at.starts_with("fold"), "{at} never came");
             killed += u64::from(died);
         }
+        let row = &mut found["at"][at];
+        ground::add(row, "repetitions", wanted.saturating_sub(done));
+        ground::add(row, "killed", killed);
         ground::add(&mut found, "killed", killed);
         ground::add(&mut found, "seconds", began.elapsed().as_secs());
-        found["at"].as_array_mut().expect("rows").push(json!({ "point": at, "killed": killed }));
         ground::keep(&name, &found);
     }
 }

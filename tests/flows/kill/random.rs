@@ -124,7 +124,7 @@ async fn in_parts(database: Database) {
         return;
     }
     let (name, rounds) = (format!("{}-random", database.name()), number("REEF_KILL_ROUNDS").unwrap_or(ROUNDS));
-    let mut found = kept(&name, 1).unwrap_or_else(|| json!({ "database": database.name() }));
+    let mut found = kept(&name).unwrap_or_else(|| json!({ "database": database.name() }));
     while let Some(left) = rounds.checked_sub(found["kills"].as_u64().unwrap_or(0)).filter(|left| *left > 0) {
         let (began, kills) = (Instant::now(), left.min(PART));
         let part = killed_while_writing(database, kills).await;

@@ -84,6 +84,19 @@ impl ReleaseRepo {
     ///
     /// Errors: `NotFound`, `Corrupt`, `Disk`, `Git`.
     pub fn diff(&self, before: &ReleaseId, after: &ReleaseId) -> Result<ReleaseDiff, ReleaseError> {
+        let mut diff = self.changed_files(before, after)?;
+        for change in diff.files.iter_mut().filter(|change| is_lfs(&change.path)) {
+            let path = change.path.as_str();
+            let read = |id, side: &Option<FileFacts>| side.as_ref().map(|_| self.file(id, path)).transpose();
+            change.tensors = Some(tensors(&read(before, &change.before)?, &read(after, &change.after)?));
+        }
+        Ok(diff)
+    }
+
+    /// The same by the manifests alone: nothing is said of tensors, and objects that are gone are not missed.
+    ///
+    /// Errors: `NotFound`, `Corrupt`, `Disk`, `Git`.
+    pub fn changed_files(&self, before: &ReleaseId, after: &ReleaseId) -> Result<ReleaseDiff, ReleaseError> {
         let repo = self.git()?;
         let (old, new) = (self.opened(&repo, before)?.stored, self.opened(&repo, after)?.stored);
         let by_path = |files: &[FileEntry]| -> BTreeMap<String, FileEntry> {
@@ -96,10 +109,7 @@ impl ReleaseRepo {
             let facts = |side: &BTreeMap<String, FileEntry>| {
                 side.get(path).map(|entry| FileFacts { sha256: entry.sha256.clone(), size: entry.size })
             };
-            let (was, is) = (facts(&had), facts(&has));
-            let read = |id, side: &Option<FileFacts>| side.as_ref().map(|_| self.file(id, path)).transpose();
-            let tensors = if is_lfs(path) { Some(tensors(&read(before, &was)?, &read(after, &is)?)) } else { None };
-            files.push(FileChange { path: path.clone(), before: was, after: is, tensors });
+            files.push(FileChange { path: path.clone(), before: facts(&had), after: facts(&has), tensors: None });
         }
         Ok(ReleaseDiff { before: old.release(before)?, after: new.release(after)?, files })
     }

@@ -139,7 +139,7 @@ async fn erase(
     ids.extend(reports_about(conn, &key, &ids).await?);
     ids.sort_unstable();
     ids.dedup();
-    let held: BTreeSet<String> = held(conn, &key, &ids).await?.into_iter().collect();
+    let held: BTreeSet<String> = listed(conn, &key, HELD, &ids).await?.into_iter().collect();
     let (waiting, free): (Vec<String>, Vec<String>) = ids.into_iter().partition(|id| held.contains(id));
     let mut batch = Batch { last, records: 0, waiting: waiting.len() as u64, state_entries: 0, releases: Vec::new() };
     let records = free.iter().cloned().map(record_id).collect::<Result<Vec<_>, _>>()?;
@@ -208,15 +208,12 @@ async fn reports_about(conn: &mut Connection, key: &Key, ids: &[String]) -> Resu
 }
 
 /// Those that a running step holds: reserved reports and the records that they refer to.
-async fn held(conn: &mut Connection, key: &Key, ids: &[String]) -> Result<Vec<String>, Fault> {
-    let sql = "SELECT wanted.value FROM json_each($3) AS wanted WHERE EXISTS ( \
-                 SELECT 1 FROM samples AS s WHERE s.tenant = $1 AND s.scenario = $2 AND s.report = wanted.value \
-                   AND s.state = 'reserved') \
-               OR EXISTS (SELECT 1 FROM sample_records AS link JOIN samples AS s ON s.tenant = link.tenant \
-                   AND s.scenario = link.scenario AND s.report = link.report AND s.state = 'reserved' \
-                 WHERE link.tenant = $1 AND link.scenario = $2 AND link.record = wanted.value)";
-    listed(conn, key, sql, ids).await
-}
+pub(crate) const HELD: &str = "SELECT wanted.value FROM json_each($3) AS wanted WHERE EXISTS ( \
+      SELECT 1 FROM samples AS s WHERE s.tenant = $1 AND s.scenario = $2 AND s.report = wanted.value \
+        AND s.state = 'reserved') \
+    OR EXISTS (SELECT 1 FROM sample_records AS link JOIN samples AS s ON s.tenant = link.tenant \
+        AND s.scenario = link.scenario AND s.report = link.report AND s.state = 'reserved' \
+      WHERE link.tenant = $1 AND link.scenario = $2 AND link.record = wanted.value)";
 
 /// Releases of the steps that consumed a sample of these reports.
 async fn trained(conn: &mut Connection, key: &Key, ids: &[String]) -> Result<Vec<ReleaseId>, Fault> {

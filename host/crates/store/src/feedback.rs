@@ -13,7 +13,7 @@ use crate::records::RecordKind;
 use crate::sql::{self, Connection};
 
 /// Samples that one transaction expires.
-const EXPIRED_AT_ONCE: i64 = 1_000;
+const EXPIRED_AT_ONCE: u32 = 1_000;
 
 /// What a retraction found: of several surfaces, what weighs most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,10 +45,15 @@ impl Store {
     pub async fn expire(&self, t: &TenantId, s: &ScenarioName, before_ms: i64, now_ms: i64) -> Result<u64, StoreError> {
         let mut expired = 0;
         loop {
-            let key = Key::of(t, s);
-            let batch = self.write(0, move |conn| Box::pin(expire(conn, key, before_ms, now_ms))).await?;
-            expired += batch;
-            if batch < EXPIRED_AT_ONCE.unsigned_abs() {
+            // All that wait are looked at, which must not hold the writer up.
+            let old = {
+                let mut conn = self.reader().await?;
+                self.told(waiting_since(&mut conn, &Key::of(t, s), before_ms).await)?
+            };
+            let (key, found) = (Key::of(t, s), old.len());
+            let retired = self.write(0, move |conn| Box::pin(expire(conn, key, old, now_ms))).await?;
+            expired += retired;
+            if found < EXPIRED_AT_ONCE as usize || retired == 0 {
                 return Ok(expired);
             }
         }
@@ -81,7 +86,7 @@ async fn retract(conn: &mut Connection, key: Key, report: RecordId, now_ms: i64)
     })
 }
 
-async fn expire(conn: &mut Connection, key: Key, before_ms: i64, now_ms: i64) -> Result<u64, Fault> {
+async fn waiting_since(conn: &mut Connection, key: &Key, before_ms: i64) -> Result<Vec<String>, Fault> {
     // A subquery for each row, because a join of tables without statistics walks both of them in Postgres.
     let sql = "SELECT s.report FROM samples AS s WHERE s.tenant = $1 AND s.scenario = $2 \
                  AND s.surface IN ('weights', 'harness', 'router') AND s.state = 'pending' \
@@ -89,7 +94,10 @@ async fn expire(conn: &mut Connection, key: Key, before_ms: i64, now_ms: i64) ->
                       WHERE r.tenant = $1 AND r.scenario = $2 AND r.sequence = s.sequence) < $3 \
                ORDER BY s.sequence LIMIT $4";
     let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(before_ms).bind(EXPIRED_AT_ONCE);
-    let old: Vec<String> = query.scalars(&mut *conn).await?;
+    query.scalars(conn).await
+}
+
+async fn expire(conn: &mut Connection, key: Key, old: Vec<String>, now_ms: i64) -> Result<u64, Fault> {
     let sql = "UPDATE samples SET state = 'retired', reason = 'expired: it waited too long', retired_at_ms = $4 \
                WHERE tenant = $1 AND scenario = $2 AND state = 'pending' \
                  AND report IN (SELECT value FROM json_each($3))";

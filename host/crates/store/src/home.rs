@@ -48,6 +48,7 @@ impl Home {
         match self {
             Self::Sqlite(options) => {
                 require_writable(&place)?;
+                sqlite::make_private(&place);
                 let options = options.clone().create_if_missing(true);
                 let mut conn: SqliteConnection = options.connect().await.map_err(|e| told_opening(e, &place))?;
                 let migrated = sqlite::MIGRATIONS.run_direct(None, &mut conn, false).await;

@@ -362,6 +362,11 @@ async fn reject(conn: &mut Connection, key: Key, id: ReleaseId) -> Result<(), Fa
             Err(conflict(format!("release {id} is not held; to leave it, roll back to another release")))
         }
         Some(ReleaseStatus::Held) => {
+            let running = rollouts::select_running(conn, &key).await?;
+            if running.is_some_and(|rollout| rollout.release == id) {
+                let told = "answers a part of the traffic; stop that first, with DELETE …/rollout";
+                return Err(conflict(format!("release {id} {told}")));
+            }
             let sql = "UPDATE releases SET status = 'rejected' WHERE tenant = $1 AND scenario = $2 AND release_id = $3";
             let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(id.as_str());
             query.execute(conn).await?;

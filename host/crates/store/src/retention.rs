@@ -160,9 +160,8 @@ async fn batch(
 async fn arms(conn: &mut Connection, key: &Key) -> Result<[String; 2], Fault> {
     let running = select_running(conn, key).await?;
     let canary = running.filter(|rollout| matches!(rollout.plan, RolloutPlan::Canary(_)));
-    Ok(canary.map_or_else(Default::default, |rollout| {
-        [Arm::Candidate, Arm::Incumbent].map(|arm| arm_tag(rollout.number, arm))
-    }))
+    Ok(canary
+        .map_or_else(Default::default, |rollout| [Arm::Candidate, Arm::Incumbent].map(|arm| arm_tag(&rollout, arm))))
 }
 
 /// Sequence, time, id, size, whether it is needed.
@@ -209,14 +208,17 @@ macro_rules! walk {
     };
 }
 
+pub(crate) const OLDER: &str =
+    walk!("(r.created_at_ms, r.sequence) > ($6, $7) AND r.created_at_ms < $8", "r.created_at_ms, r.sequence");
+pub(crate) const OLDEST: &str = walk!("r.sequence > $6", "r.sequence");
+
 async fn older(
     conn: &mut Connection,
     key: &Key,
     cursor: Cursor,
     ([candidate, incumbent], than_ms): ([String; 2], i64),
 ) -> Result<Vec<Row>, Fault> {
-    let sql = walk!("(r.created_at_ms, r.sequence) > ($6, $7) AND r.created_at_ms < $8", "r.created_at_ms, r.sequence");
-    let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(REMOVED_AT_ONCE);
+    let query = sql::query(OLDER).bind(key.tenant()).bind(key.scenario()).bind(REMOVED_AT_ONCE);
     let query = query.bind(candidate).bind(incumbent);
     query.bind(cursor.created_at_ms).bind(cursor.sequence).bind(than_ms).fetch_all(conn).await
 }
@@ -227,8 +229,7 @@ async fn oldest(
     cursor: Cursor,
     [candidate, incumbent]: [String; 2],
 ) -> Result<Vec<Row>, Fault> {
-    let sql = walk!("r.sequence > $6", "r.sequence");
-    let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(REMOVED_AT_ONCE);
+    let query = sql::query(OLDEST).bind(key.tenant()).bind(key.scenario()).bind(REMOVED_AT_ONCE);
     query.bind(candidate).bind(incumbent).bind(cursor.sequence).fetch_all(conn).await
 }
 

@@ -2,8 +2,6 @@
 //! At most one runs. The scores of its arms are found by the tags that serving gave its records, so that a rollout
 //! survives a restart with everything it has measured.
 
-use std::collections::HashSet;
-
 use reef_core::{Arm, ArmScore, ReleaseId, Rollout, RolloutEnd, RolloutPlan, ScenarioName, Surface, TenantId};
 
 use crate::Store;
@@ -14,22 +12,23 @@ use crate::key::Key;
 use crate::releases::{ReleaseStatus, select_release};
 use crate::sql::{self, Connection};
 
-/// Tag of a record of a rollout: its number and arm, as `arm_tag` writes them.
+/// Tag of a record of a rollout: its number, release and arm, as `arm_tag` writes them.
 pub const ROLLOUT_TAG: &str = "rollout";
 /// Tag of the unit that the record belongs to.
 pub const ROLLOUT_UNIT_TAG: &str = "rollout-unit";
 /// Rollouts of one listing.
 const LISTED_MAX: u32 = 10_000;
-/// Scores of one arm that are read.
-const SCORES_MAX: u32 = 200_000;
+/// Units of one arm whose scores are read.
+const UNITS_MAX: u32 = 200_000;
 
-/// The value of `ROLLOUT_TAG`.
-pub fn arm_tag(rollout: u32, arm: Arm) -> String {
+/// The value of `ROLLOUT_TAG`. With the release, because a record that is imported may be of another server's rollout with
+/// the same number.
+pub fn arm_tag(rollout: &Rollout, arm: Arm) -> String {
     let arm = match arm {
         Arm::Candidate => "candidate",
         Arm::Incumbent => "incumbent",
     };
-    format!("{rollout}:{arm}")
+    format!("{}:{arm}:{}", rollout.number, rollout.release)
 }
 
 impl Store {
@@ -76,39 +75,41 @@ impl Store {
         self.told(rows.into_iter().map(|(body,)| from_text(&body, "rollout")).collect())
     }
 
-    /// The first score of each unit of an arm, in the order in which the reports came. Later scores of a unit say
-    /// little that is new and must not count it twice. Reports that were amended or taken back do not count.
+    /// The first score of each unit of an arm, in the order in which the reports came: of at most 200,000 units. Later
+    /// scores of a unit say little that is new and must not count it twice. Reports that were amended or taken back do not
+    /// count.
     pub async fn arm_scores(
         &self,
         t: &TenantId,
         s: &ScenarioName,
-        (rollout, arm): (u32, Arm),
+        (rollout, arm): (&Rollout, Arm),
     ) -> Result<Vec<(String, ArmScore)>, StoreError> {
         let mut conn = self.reader().await?;
-        let sql = "SELECT unit.value, graded.score, graded.sequence FROM record_tags AS arm \
-                   JOIN record_tags AS unit ON unit.tenant = arm.tenant AND unit.scenario = arm.scenario \
-                     AND unit.sequence = arm.sequence AND unit.tag = $5 \
-                   JOIN records AS r ON r.tenant = arm.tenant AND r.scenario = arm.scenario \
-                     AND r.sequence = arm.sequence \
-                   JOIN sample_records AS named ON named.tenant = r.tenant AND named.scenario = r.scenario \
-                     AND named.record = r.id \
-                   JOIN samples AS graded ON graded.tenant = named.tenant AND graded.scenario = named.scenario \
-                     AND graded.report = named.report AND graded.surface = ( \
-                       SELECT MIN(one.surface) FROM samples AS one WHERE one.tenant = named.tenant \
-                         AND one.scenario = named.scenario AND one.report = named.report) \
-                   WHERE arm.tenant = $1 AND arm.scenario = $2 AND arm.tag = $3 AND arm.value = $4 \
-                     AND graded.score IS NOT NULL AND graded.amended_by IS NULL AND NOT EXISTS ( \
-                       SELECT 1 FROM retractions AS back WHERE back.tenant = graded.tenant \
-                         AND back.scenario = graded.scenario AND back.report = graded.report) \
-                   ORDER BY graded.sequence LIMIT $6";
-        let query = sql::query(sql).bind(t.as_str()).bind(s.as_str()).bind(ROLLOUT_TAG);
-        let query = query.bind(indexed(&arm_tag(rollout, arm))).bind(ROLLOUT_UNIT_TAG).bind(SCORES_MAX);
+        let query = sql::query(SCORES).bind(t.as_str()).bind(s.as_str()).bind(ROLLOUT_TAG);
+        let query = query.bind(indexed(&arm_tag(rollout, arm))).bind(ROLLOUT_UNIT_TAG).bind(UNITS_MAX);
         let rows: Vec<(String, f64, i64)> = self.told(query.fetch_all(&mut conn).await)?;
-        let mut seen = HashSet::new();
-        let first = rows.into_iter().filter(|(unit, ..)| seen.insert(unit.clone()));
-        Ok(first.map(|(unit, score, at)| (unit, ArmScore { at, score })).collect())
+        Ok(rows.into_iter().map(|(unit, score, at)| (unit, ArmScore { at, score })).collect())
     }
 }
+
+pub(crate) const SCORES: &str = "SELECT unit, score, sequence FROM ( \
+      SELECT unit.value AS unit, graded.score AS score, graded.sequence AS sequence, \
+        ROW_NUMBER() OVER (PARTITION BY unit.value ORDER BY graded.sequence) AS nth \
+      FROM record_tags AS arm \
+      JOIN record_tags AS unit ON unit.tenant = arm.tenant AND unit.scenario = arm.scenario \
+        AND unit.sequence = arm.sequence AND unit.tag = $5 \
+      JOIN records AS r ON r.tenant = arm.tenant AND r.scenario = arm.scenario AND r.sequence = arm.sequence \
+      JOIN sample_records AS named ON named.tenant = r.tenant AND named.scenario = r.scenario \
+        AND named.record = r.id \
+      JOIN samples AS graded ON graded.tenant = named.tenant AND graded.scenario = named.scenario \
+        AND graded.report = named.report AND graded.surface = ( \
+          SELECT MIN(one.surface) FROM samples AS one WHERE one.tenant = named.tenant \
+            AND one.scenario = named.scenario AND one.report = named.report) \
+      WHERE arm.tenant = $1 AND arm.scenario = $2 AND arm.tag = $3 AND arm.value = $4 \
+        AND graded.score IS NOT NULL AND graded.amended_by IS NULL AND NOT EXISTS ( \
+          SELECT 1 FROM retractions AS back WHERE back.tenant = graded.tenant \
+            AND back.scenario = graded.scenario AND back.report = graded.report)) AS scored \
+    WHERE nth = 1 ORDER BY sequence LIMIT $6";
 
 async fn begin(conn: &mut Connection, key: Key, mut rollout: Rollout) -> Result<Rollout, Fault> {
     if let Some(running) = select_running(conn, &key).await? {

@@ -222,6 +222,15 @@ async fn begin(conn: &mut Connection, key: Key, row: StepRow, inputs: Option<Bod
     reserve(conn, &key, (step, surface)).await
 }
 
+/// A surface uses a record once: no two of its samples that a step holds or held may share one.
+pub(crate) const TWICE: &str = "SELECT a.record FROM samples AS mine \
+    JOIN sample_records AS a ON a.tenant = mine.tenant AND a.scenario = mine.scenario AND a.report = mine.report \
+    JOIN sample_records AS b ON b.tenant = a.tenant AND b.scenario = a.scenario \
+      AND b.record = a.record AND b.report <> a.report \
+    JOIN samples AS other ON other.tenant = b.tenant AND other.scenario = b.scenario \
+      AND other.report = b.report AND other.surface = mine.surface AND other.state IN ('reserved', 'consumed') \
+    WHERE mine.tenant = $1 AND mine.scenario = $2 AND mine.step = $3 LIMIT 1";
+
 async fn reserve(conn: &mut Connection, key: &Key, (step, surface): (&Step, Surface)) -> Result<(), Fault> {
     let sql = "UPDATE samples SET state = 'reserved', step = $3 WHERE tenant = $1 AND scenario = $2 \
                AND surface = $5 AND state = 'pending' AND report IN (SELECT value FROM json_each($4))";
@@ -231,16 +240,7 @@ async fn reserve(conn: &mut Connection, key: &Key, (step, surface): (&Step, Surf
     if reserved != step.batch.len() as u64 {
         return Err(not_free(conn, key, (step, surface)).await?);
     }
-    // A surface uses a record once: no two of its samples that a step holds or held may share one.
-    let sql = "SELECT a.record FROM samples AS mine \
-               JOIN sample_records AS a ON a.tenant = mine.tenant AND a.scenario = mine.scenario AND a.report = mine.report \
-               JOIN sample_records AS b ON b.tenant = a.tenant AND b.scenario = a.scenario \
-                 AND b.record = a.record AND b.report <> a.report \
-               JOIN samples AS other ON other.tenant = b.tenant AND other.scenario = b.scenario \
-                 AND other.report = b.report AND other.surface = mine.surface \
-                 AND other.state IN ('reserved', 'consumed') \
-               WHERE mine.tenant = $1 AND mine.scenario = $2 AND mine.step = $3 LIMIT 1";
-    let query = sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(step.step);
+    let query = sql::query(TWICE).bind(key.tenant()).bind(key.scenario()).bind(step.step);
     let shared: Option<String> = query.scalar_optional(conn).await?;
     match shared {
         Some(record) => Err(conflict(format!("step {}: record {record} would be trained twice", step.step))),

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use reef_core::{Arm, RecordId, RolloutPlan, Sticky, Tag};
+use reef_core::{Arm, RecordId, Rollout, RolloutPlan, Sticky, Tag};
 use reef_dialects::{Ask, Envelope};
 use reef_engine::Engine;
 use reef_intake::KIND_TAG;
@@ -18,7 +18,7 @@ use super::{Serving, terms};
 use crate::clock::now_ms;
 use crate::http::caller::Caller;
 use crate::provider::embedded;
-use crate::scenarios::Served;
+use crate::scenarios::{LiveRollout, Served};
 
 /// Tag of a shadow's record: the receipt of the answer that was seen.
 const SHADOW_OF_TAG: &str = "shadow-of";
@@ -29,7 +29,7 @@ const SHADOW_KIND: &str = "shadow";
 #[derive(Debug)]
 pub struct Place {
     candidate: Arc<Served>,
-    rollout: u32,
+    live: Arc<LiveRollout>,
     permit: OwnedSemaphorePermit,
 }
 
@@ -55,7 +55,7 @@ pub fn assign(resolved: &mut Resolved, caller: &mut Caller, receipt: &RecordId) 
             };
             let unit = unit.unwrap_or_else(|| receipt.to_string());
             let arm = rollout.arm(&unit);
-            mark(caller, (rollout.number, arm), &unit);
+            mark(caller, (rollout, arm), &unit);
             if arm == Arm::Candidate {
                 resolved.served = Arc::clone(candidate);
             }
@@ -67,13 +67,13 @@ pub fn assign(resolved: &mut Resolved, caller: &mut Caller, receipt: &RecordId) 
             let outcome = if permit.is_ok() { "begun" } else { "no_place" };
             metrics::counter!("reef_shadows_total", "outcome" => outcome).increment(1);
             let permit = permit.ok()?;
-            mark(caller, (rollout.number, Arm::Incumbent), receipt.as_str());
-            Some(Place { candidate: Arc::clone(candidate), rollout: rollout.number, permit })
+            mark(caller, (rollout, Arm::Incumbent), receipt.as_str());
+            Some(Place { candidate: Arc::clone(candidate), live: Arc::clone(&live), permit })
         }
     }
 }
 
-fn mark(caller: &mut Caller, (rollout, arm): (u32, Arm), unit: &str) {
+fn mark(caller: &mut Caller, (rollout, arm): (&Rollout, Arm), unit: &str) {
     set(caller, ROLLOUT_TAG, arm_tag(rollout, arm));
     set(caller, ROLLOUT_UNIT_TAG, unit.to_owned());
 }
@@ -90,7 +90,7 @@ impl Place {
         let receipt = RecordId::fresh();
         let mut caller = seen.caller.clone();
         caller.capture = false;
-        mark(&mut caller, (self.rollout, Arm::Candidate), seen.receipt.as_str());
+        mark(&mut caller, (&self.live.rollout, Arm::Candidate), seen.receipt.as_str());
         set(&mut caller, SHADOW_OF_TAG, seen.receipt.to_string());
         set(&mut caller, KIND_TAG, SHADOW_KIND.to_owned());
         let exchange = Exchange {

@@ -162,10 +162,10 @@ fn by_means(gate: Gate, paired: &Paired) -> GateDecision {
     let change = new - mean(&paired.incumbent);
     let pass = match gate {
         Gate::Floor { minimum } => new >= minimum - ROUNDING,
-        Gate::ScoreComparison => change > ROUNDING,
+        Gate::ScoreComparison {} => change > ROUNDING,
         Gate::MinImprovement { delta } => change >= delta - ROUNDING,
         Gate::NonInferiority { margin, .. } => change >= -margin - ROUNDING,
-        Gate::Always | Gate::Superiority { .. } => false,
+        Gate::Always {} | Gate::Superiority { .. } => false,
     };
     GateDecision::plain(pass, format!("{}; {gate}", told(gate, paired))).with(evidence(gate, paired))
 }

@@ -35,15 +35,15 @@ pub const PAIRS_MAX: u32 = 10_000;
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "kind", deny_unknown_fields)]
 pub enum Gate {
-    /// Release whatever the recipe promotes.
-    Always,
+    /// Release whatever the recipe promotes. Braces, because unknown fields beside a bare word would pass unseen.
+    Always {},
     /// Release only if the candidate's own mean score reaches `minimum`; the incumbent is not asked.
     Floor {
         /// Mean score.
         minimum: f64,
     },
     /// Release only if the mean score rises.
-    ScoreComparison,
+    ScoreComparison {},
     /// Release only if the mean score rises by at least `delta`.
     MinImprovement {
         /// Score points.
@@ -99,7 +99,7 @@ impl Gate {
     /// Refuses numbers that no score can meet; names the field.
     pub fn check(self) -> Result<(), String> {
         match self {
-            Self::Always | Self::ScoreComparison => return Ok(()),
+            Self::Always {} | Self::ScoreComparison {} => return Ok(()),
             Self::Floor { minimum } => share("minimum", minimum)?,
             Self::MinImprovement { delta } | Self::Superiority { delta, .. } => share("delta", delta)?,
             Self::NonInferiority { margin, .. } => share("margin", margin)?,
@@ -119,12 +119,12 @@ impl Gate {
 
     /// Does it look at scores of the candidate?
     pub fn measures(self) -> bool {
-        !matches!(self, Self::Always)
+        !matches!(self, Self::Always {})
     }
 
     /// Does it look at scores of the incumbent too?
     pub fn compares(self) -> bool {
-        !matches!(self, Self::Always | Self::Floor { .. })
+        !matches!(self, Self::Always {} | Self::Floor { .. })
     }
 
     /// Does it stop measuring as soon as it is decided?
@@ -155,9 +155,9 @@ impl Gate {
 impl std::fmt::Display for Gate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Always => write!(f, "gate always"),
+            Self::Always {} => write!(f, "gate always"),
             Self::Floor { minimum } => write!(f, "gate floor {minimum}"),
-            Self::ScoreComparison => write!(f, "gate score-comparison"),
+            Self::ScoreComparison {} => write!(f, "gate score-comparison"),
             Self::MinImprovement { delta } => write!(f, "gate min-improvement {delta}"),
             Self::NonInferiority { margin, .. } => write!(f, "gate non-inferiority {margin}"),
             Self::Superiority { delta, .. } => write!(f, "gate superiority {delta}"),

@@ -21,6 +21,21 @@ const SUPERIOR: Gate = Gate::Superiority { delta: 0.0, alpha: 0.05, minimum: 5, 
 const PROVEN: Gate = Gate::NonInferiority { margin: 0.1, alpha: Some(0.05), minimum: Some(10), early_stop: false };
 
 #[test]
+fn a_gate_that_says_more_than_it_does_is_refused() {
+    for kind in ["always", "score-comparison"] {
+        let gate = |more: serde_json::Value| {
+            let mut text = json!({ "kind": kind });
+            text.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+            serde_json::from_value::<Gate>(text)
+        };
+        assert_eq!(serde_json::to_value(gate(json!({})).expect("a gate")).expect("JSON"), json!({ "kind": kind }));
+        for more in [json!({ "minimum": 0.9 }), json!({ "early_stop": true })] {
+            assert!(gate(more).is_err(), "{kind}");
+        }
+    }
+}
+
+#[test]
 fn means_are_compared_by_the_gates_without_alpha() {
     let min = Gate::MinImprovement { delta: 0.1 };
     assert!(decide(min, &[1.0, 1.0], &[0.5, 1.0]).pass);
@@ -28,12 +43,12 @@ fn means_are_compared_by_the_gates_without_alpha() {
     assert!(decide(min, &[0.6], &[0.5]).pass, "exactly delta, in decimals");
     assert!(decide(Gate::non_inferiority(0.05), &[0.5], &[0.54]).pass);
     assert!(!decide(Gate::non_inferiority(0.05), &[0.4], &[0.54]).pass);
-    assert!(decide(Gate::ScoreComparison, &[0.5, 0.6], &[0.5, 0.5]).pass);
+    assert!(decide(Gate::ScoreComparison {}, &[0.5, 0.6], &[0.5, 0.5]).pass);
     assert!(
-        !decide(Gate::ScoreComparison, &[0.1, 0.2, 0.3], &[0.3, 0.1, 0.2]).pass,
+        !decide(Gate::ScoreComparison {}, &[0.1, 0.2, 0.3], &[0.3, 0.1, 0.2]).pass,
         "the same scores in another order"
     );
-    assert!(!decide(Gate::ScoreComparison, &[0.4], &[0.5]).pass);
+    assert!(!decide(Gate::ScoreComparison {}, &[0.4], &[0.5]).pass);
     let told = decide(min, &[0.6], &[0.5]).reason;
     assert_eq!(told, "held-out 0.5000 → 0.6000 on 1 tasks; gate min-improvement 0.1");
 }
@@ -47,7 +62,7 @@ fn a_floor_asks_the_candidate_only() {
     assert_eq!(refused.reason, "held-out 0.4500 on 2 tasks; gate floor 0.5");
     assert_eq!(refused.evidence.expect("numbers").incumbent, None);
     assert!(!gate_decision(floor, &[], &[]).pass, "nothing measured reaches no floor");
-    assert!(!floor.compares() && floor.measures() && !Gate::Always.measures());
+    assert!(!floor.compares() && floor.measures() && !Gate::Always {}.measures());
 }
 
 #[test]
@@ -85,10 +100,10 @@ fn proven_non_inferiority_needs_enough_tasks_and_says_how_many() {
 fn without_tasks_only_gates_that_want_no_proof_pass() {
     let early = Gate::Superiority { delta: 0.0, alpha: 0.05, minimum: 6, early_stop: true };
     for (gate, pass) in [
-        (Gate::Always, true),
+        (Gate::Always {}, true),
         (Gate::non_inferiority(0.0), true),
         (Gate::MinImprovement { delta: 0.0 }, false),
-        (Gate::ScoreComparison, false),
+        (Gate::ScoreComparison {}, false),
         (Gate::Floor { minimum: 0.0 }, false),
         (PROVEN, false),
         (SUPERIOR, false),
@@ -108,7 +123,7 @@ fn a_failure_is_no_zero_and_too_many_leave_it_undecided() {
     let decision = gate_decision(gate, &candidate, &incumbent);
     assert!(decision.pass && decision.reason.contains("on 18 tasks, 2 failed and left out"), "{}", decision.reason);
     candidate[2] = Measurement::Scored(1.5);
-    for gate in [gate, Gate::Floor { minimum: 0.0 }, Gate::ScoreComparison, SUPERIOR, PROVEN] {
+    for gate in [gate, Gate::Floor { minimum: 0.0 }, Gate::ScoreComparison {}, SUPERIOR, PROVEN] {
         let decision = gate_decision(gate, &candidate, &incumbent);
         assert!(!decision.pass && decision.undecided, "{gate}");
         let told = "undecided: evaluation failed: 3 of 20 tasks could not be scored (the engine stopped)";
@@ -162,7 +177,7 @@ fn gates_out_of_range_are_named() {
         assert!(Gate::Floor { minimum: bad }.check().expect_err("refused").contains("gate.minimum"));
         assert!(!decide(Gate::MinImprovement { delta: bad }, &[1.0], &[0.0]).pass);
     }
-    assert!(Gate::MinImprovement { delta: 1.0 }.check().is_ok() && Gate::Always.check().is_ok());
+    assert!(Gate::MinImprovement { delta: 1.0 }.check().is_ok() && Gate::Always {}.check().is_ok());
     let test = |alpha, minimum, early_stop| Gate::NonInferiority { margin: 0.1, alpha, minimum, early_stop };
     let wanted = |delta, alpha, minimum| Gate::Superiority { delta, alpha, minimum, early_stop: false };
     for (gate, field) in [
@@ -187,10 +202,10 @@ fn gates_out_of_range_are_named() {
 #[test]
 fn what_earlier_versions_wrote_is_read_and_what_is_new_survives_the_way_back() {
     for (text, gate) in [
-        (json!({ "kind": "always" }), Gate::Always),
+        (json!({ "kind": "always" }), Gate::Always {}),
         (json!({ "kind": "min-improvement", "delta": 0.1 }), Gate::MinImprovement { delta: 0.1 }),
         (json!({ "kind": "non-inferiority", "margin": 0.05 }), Gate::non_inferiority(0.05)),
-        (json!({ "kind": "score-comparison" }), Gate::ScoreComparison),
+        (json!({ "kind": "score-comparison" }), Gate::ScoreComparison {}),
         (json!({ "kind": "floor", "minimum": 0.5 }), Gate::Floor { minimum: 0.5 }),
     ] {
         assert_eq!(serde_json::from_value::<Gate>(text.clone()).expect("read"), gate);
@@ -221,8 +236,8 @@ fn measurement() -> impl Strategy<Value = Measurement> {
 fn gate() -> impl Strategy<Value = Gate> {
     let proof = (0.0_f64..0.9, 0.01_f64..0.3, 1_u32..60, any::<bool>());
     prop_oneof![
-        Just(Gate::Always),
-        Just(Gate::ScoreComparison),
+        Just(Gate::Always {}),
+        Just(Gate::ScoreComparison {}),
         (0.0_f64..=1.0).prop_map(|minimum| Gate::Floor { minimum }),
         (0.0_f64..=1.0).prop_map(|delta| Gate::MinImprovement { delta }),
         (0.0_f64..=1.0).prop_map(Gate::non_inferiority),

@@ -67,10 +67,15 @@ async fn the_release_must_stand_as_the_plan_needs_it() {
     assert!(begun.is_err());
 }
 
+/// The first rollout, as far as its tags name it.
+fn first() -> Rollout {
+    Rollout { number: 1, release: release_id(1), plan: canary(), started_at_ms: NOW_MS, end: None }
+}
+
 /// An answer of an arm of the first rollout.
 fn tagged(receipt: &str, arm: Arm, unit: &str) -> Inference {
     let tag = |name: &str| Tag::parse(name).expect("a tag");
-    let tags = BTreeMap::from([(tag(ROLLOUT_TAG), arm_tag(1, arm)), (tag(ROLLOUT_UNIT_TAG), unit.to_owned())]);
+    let tags = BTreeMap::from([(tag(ROLLOUT_TAG), arm_tag(&first(), arm)), (tag(ROLLOUT_UNIT_TAG), unit.to_owned())]);
     Inference { tags, ..inference(receipt, &[1], &[2]) }
 }
 
@@ -93,7 +98,7 @@ async fn retention_spares_what_a_running_canary_was_measured_by() {
     fixture.retire(&[("s-1", "too easy"), ("s-2", "too easy")]).await.expect("retired");
     assert_eq!(retain().await, 1, "what nobody graded");
     for arm in [Arm::Candidate, Arm::Incumbent] {
-        assert_eq!(fixture.store.arm_scores(&tenant(), &name(), (1, arm)).await.expect("read").len(), 1);
+        assert_eq!(fixture.store.arm_scores(&tenant(), &name(), (&first(), arm)).await.expect("read").len(), 1);
     }
     fixture.store.end_rollout(&tenant(), &name(), 1, &end()).await.expect("ended");
     assert_eq!(retain().await, 4, "now nothing needs them");
@@ -120,7 +125,7 @@ async fn each_unit_counts_once_and_only_by_reports_that_stand() {
     ] {
         fixture.report(scored(name, receipt, score)).await.expect("reported");
     }
-    let scores = async |arm| fixture.store.arm_scores(&tenant(), &name(), (1, arm)).await.expect("read");
+    let scores = async |arm| fixture.store.arm_scores(&tenant(), &name(), (&first(), arm)).await.expect("read");
     let scores = async |arm| scores(arm).await.iter().map(|(_, one)| one.score).collect::<Vec<f64>>();
     assert_eq!(scores(Arm::Candidate).await, [0.25, 0.5], "of the units v and u");
     assert_eq!(scores(Arm::Incumbent).await, [0.75], "of w");
@@ -129,5 +134,8 @@ async fn each_unit_counts_once_and_only_by_reports_that_stand() {
     fixture.report(amended).await.expect("amended");
     assert_eq!(scores(Arm::Candidate).await, [0.25, 1.0]);
     assert_eq!(scores(Arm::Incumbent).await, [0.1]);
-    assert_eq!(fixture.store.arm_scores(&tenant(), &name(), (2, Arm::Candidate)).await.expect("read"), []);
+    let second = Rollout { number: 2, ..first() };
+    let elsewhere = Rollout { release: release_id(7), ..first() };
+    assert_eq!(fixture.store.arm_scores(&tenant(), &name(), (&elsewhere, Arm::Candidate)).await.expect("read"), []);
+    assert_eq!(fixture.store.arm_scores(&tenant(), &name(), (&second, Arm::Candidate)).await.expect("read"), []);
 }
