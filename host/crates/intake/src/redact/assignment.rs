@@ -96,14 +96,45 @@ fn name<'a>(text: &'a str, keyword: &Range<usize>) -> Option<&'a str> {
     let is_name = |b: &&u8| b.is_ascii_alphanumeric() || b"_.-".contains(b);
     let before = text.as_bytes().get(keyword.start.saturating_sub(NAME_BYTES_MAX)..keyword.start)?;
     let start = keyword.start - before.iter().rev().take_while(is_name).count();
+    let start = (start + escape_tail(text.as_bytes(), start)).min(keyword.start);
     let length = text.as_bytes().get(start..keyword.end)?.iter().take_while(is_name).count();
     text.get(start..start + length.min(2 * NAME_BYTES_MAX)).map(|name| name.trim_start_matches('-'))
+}
+
+/// Bytes from `at` on that end an escape or a colour which begins before: the `n` of a written-out line break.
+fn escape_tail(text: &[u8], at: usize) -> usize {
+    let rest = text.get(at..).unwrap_or_default();
+    let hexadecimal = |count: usize| rest.iter().skip(1).take(count).filter(|b| b.is_ascii_hexdigit()).count() == count;
+    let before = at.checked_sub(1).and_then(|before| text.get(before));
+    match (before, rest.first()) {
+        (Some(b'\\'), Some(b'u')) if hexadecimal(4) => 5,
+        (Some(b'\\'), Some(b'x')) if hexadecimal(2) => 3,
+        (Some(b'\\'), Some(b'a' | b'b' | b'e' | b'f' | b'n' | b'r' | b't' | b'v')) => 1,
+        (Some(b'%'), Some(b'0'..=b'9')) => 2,
+        (Some(before @ (b'[' | b';')), _) => {
+            let digits = rest.iter().take_while(|b| b.is_ascii_digit()).count();
+            let ends = rest.get(digits).is_some_and(|b| b"mK".contains(b)) && (digits > 0 || *before == b'[');
+            if ends { digits + 1 } else { 0 }
+        }
+        _ => 0,
+    }
+}
+
+/// Bytes of a terminal's colour at the beginning of a text, also where its escape is spelled out.
+fn colour(text: &str) -> usize {
+    let bare = text.trim_start_matches('\\');
+    let spelled = ["u001b[", "u001B[", "x1b[", "x1B[", "033[", "e["].iter().find_map(|start| bare.strip_prefix(start));
+    let spelled = spelled.filter(|_| bare.len() < text.len());
+    let Some(rest) = text.strip_prefix("\x1b[").or(spelled) else { return 0 };
+    let number = rest.bytes().take_while(|b| b.is_ascii_digit() || *b == b';').count();
+    rest.get(number..).filter(|rest| rest.starts_with(['m', 'K'])).map_or(0, |_| text.len() - rest.len() + number + 1)
 }
 
 /// The value after the sign, without its quotes, and whether it has any.
 fn value(text: &str, from: usize) -> Option<(Range<usize>, bool)> {
     let rest = text.get(from..)?;
     let start = from + rest.bytes().take_while(|b| *b == b' ' || *b == b'\t').take(16).count();
+    let start = start + colour(text.get(start..)?);
     let rest = text.get(start..)?;
     let escapes = rest.bytes().take_while(|b| *b == b'\\').count();
     let quote = rest.as_bytes().get(escapes).copied().filter(|b| b"\"'`".contains(b));
@@ -115,6 +146,6 @@ fn value(text: &str, from: usize) -> Option<(Range<usize>, bool)> {
         let length = length - window.get(..length)?.iter().rev().take(escapes).take_while(|b| **b == b'\\').count();
         return Some((start..start + length, true));
     }
-    let ends = |c: char| c.is_whitespace() || "\"'`,;&<>|)}]\\".contains(c);
+    let ends = |c: char| c.is_whitespace() || "\"'`,;&<>|)}]\\\x1b".contains(c);
     Some((start..start + rest.find(ends).unwrap_or(rest.len()), false))
 }

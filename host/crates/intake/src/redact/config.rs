@@ -104,7 +104,8 @@ impl RedactionConfig {
     }
 }
 
-fn is_name(name: &str) -> bool {
+/// Lower-case words with `-`, the form of all kinds.
+pub(super) fn is_name(name: &str) -> bool {
     name.len() <= NAME_CHARS_MAX
         && name.starts_with(|c: char| c.is_ascii_lowercase())
         && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')

@@ -1,17 +1,13 @@
 //! Redaction: secrets are taken out of everything that is stored, before it is stored.
 //! One automaton of all patterns asks whether there is anything at all, and where there is, a second one which of them
-//! it is; only those look for the place. What is
-//! taken out leaves its kind behind, `[redacted:github-token]`, and texts that have none are not copied. It is a guard
-//! against accidents, not against a person who hides a key on purpose: a key cut in two, or encoded, is not found.
-//!
-//! Tokens: sampled ids and their log-probs spell the secret as well as the text does, and a model that trained on them
-//! would learn to say it. A record with a redaction in its request or its answer therefore keeps no token trace, the
-//! token columns of its answer are emptied, and its tag `redacted` says why no sample can be made of it. Requests that
-//! bring token ids instead of text are not looked into.
+//! it is; only those look for the place. What is taken out leaves its kind behind, `[redacted:github-token]`, and
+//! texts that have none are not copied. It is a guard against accidents, not against a person who hides a key on
+//! purpose: a key cut in two, or encoded, is not found, and nothing looks into requests that bring token ids.
 
 mod assignment;
 mod config;
 mod counts;
+mod labels;
 mod names;
 mod patterns;
 mod records;
@@ -25,7 +21,7 @@ use regex::{Regex, RegexBuilder, RegexSet, RegexSetBuilder};
 
 pub use self::config::{ConfigError, OperatorPattern, RedactionConfig};
 pub use self::counts::Counts;
-use self::patterns::{BUILT_IN, Check, NAMED_SECRET};
+use self::patterns::{BUILT_IN, Before, Check, NAMED_SECRET};
 pub use self::records::{Found, REDACTED_TAG};
 use self::values::{is_mixed, is_placeholder, is_random, is_token_placeholder};
 pub use self::walk::text_bytes;
@@ -42,6 +38,7 @@ const ROUNDS_MAX: usize = 8;
 struct Rule {
     kind: Cow<'static, str>,
     regex: Regex,
+    before: Before,
     check: Check,
 }
 
@@ -71,13 +68,16 @@ impl Redactor {
         let mut rules = Vec::with_capacity(BUILT_IN.len());
         for built_in in BUILT_IN.iter().filter(|built_in| !kept(built_in.kind)) {
             let regex =
-                Regex::new(&ascii(built_in.pattern)).map_err(|error| ConfigError::Together(error.to_string()))?;
-            rules.push(Rule { kind: Cow::Borrowed(built_in.kind), regex, check: built_in.check });
+                Regex::new(&ascii(&built_in.whole())).map_err(|error| ConfigError::Together(error.to_string()))?;
+            let (before, check) = (built_in.before, built_in.check);
+            rules.push(Rule { kind: Cow::Borrowed(built_in.kind), regex, before, check });
         }
         // Names like `key` stand in many texts that hold no secret; these do not trouble the rest. The operator's
         // patterns may be slow, and may name their groups alike.
         let (names, issued) = rules.into_iter().partition(|rule: &Rule| rule.check == Check::Assignment);
-        let own = own.into_iter().map(|(name, regex)| Rule { kind: Cow::Owned(name), regex, check: Check::Shape });
+        let rule =
+            |(name, regex)| Rule { kind: Cow::Owned(name), regex, before: Before::Anything, check: Check::Shape };
+        let own = own.into_iter().map(rule);
         let groups = [Group::new(issued, true)?, Group::new(names, false)?, Group::new(own.collect(), false)?];
         let groups = groups.into_iter().filter(|group| !group.rules.is_empty()).collect();
         Ok(Self { enabled: config.enabled, groups, names: !kept(NAMED_SECRET) })
@@ -96,6 +96,11 @@ impl Redactor {
         (text, counts)
     }
 
+    /// The kind of the first secret of a text, e.g. of an id, which can be refused but not changed; `None`: it has none.
+    pub fn secret_kind(&self, text: &str) -> Option<&str> {
+        self.spans(text).first().map(|(_, kind)| *kind)
+    }
+
     /// Where secrets stand, in order and apart from each other.
     fn spans(&self, text: &str) -> Vec<(Range<usize>, &str)> {
         if !self.enabled {
@@ -103,6 +108,7 @@ impl Redactor {
         }
         let mut spans = Vec::new();
         self.groups.iter().for_each(|group| group.find(text, &mut spans));
+        spans.retain(|(range, _)| !labels::is_inside_label(text, range));
         merged(spans)
     }
 }
@@ -158,19 +164,21 @@ impl Rule {
         match self.check {
             // The operator's own patterns have the last word, but what was taken out stays as it is.
             Check::Shape => !secret.contains("[redacted:"),
-            Check::Token => stands_alone(text, range) && !is_token_placeholder(secret),
-            Check::Random => stands_alone(text, range) && is_random(secret) && !is_token_placeholder(secret),
+            Check::Token => self.stands_alone(text, range) && !is_token_placeholder(secret),
+            Check::Random => self.stands_alone(text, range) && is_random(secret) && !is_token_placeholder(secret),
             Check::Value | Check::Assignment => !is_placeholder(secret),
             Check::Mixed => is_mixed(secret) && !is_placeholder(secret),
         }
     }
-}
 
-/// Is no part of something longer, like a picture in base64?
-fn stands_alone(text: &str, range: &Range<usize>) -> bool {
-    let part = |b: &u8| b.is_ascii_alphanumeric() || *b == b'_' || *b == b'-';
-    let before = range.start.checked_sub(1).and_then(|at| text.as_bytes().get(at));
-    !before.is_some_and(part) && !text.as_bytes().get(range.end).is_some_and(part)
+    /// Is no part of something longer, like a picture in base64?
+    fn stands_alone(&self, text: &str, range: &Range<usize>) -> bool {
+        let part = |b: &u8| b.is_ascii_alphanumeric() || *b == b'_' || *b == b'-';
+        // The pattern itself sees to the rest of what may stand before it.
+        let before = range.start.checked_sub(1).and_then(|at| text.as_bytes().get(at));
+        let joined = self.before == Before::Word && before == Some(&b'-');
+        !joined && !text.as_bytes().get(range.end).is_some_and(part)
+    }
 }
 
 /// Spans in order; those that overlap become one, which the more particular kind names.

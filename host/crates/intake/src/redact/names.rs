@@ -151,6 +151,15 @@ pub(super) fn secrecy(name: &str) -> Secrecy {
     if words.len() > 1 && last == "key" { Secrecy::Guess } else { Secrecy::None }
 }
 
+/// Is even a number a secret under this name? Its last word has to say so, because `password_resets` counts, and
+/// `secrets` and `tests_pass` do as well.
+pub(super) fn is_secret_of_numbers(name: &str) -> bool {
+    let words = words(name);
+    let last = words.iter().rev().find(|word| !word.bytes().all(|b| b.is_ascii_digit()));
+    let ends = ["password", "passwd", "passphrase", "secret", "passwort", "pwd"];
+    secrecy(name) == Secrecy::Sure && last.is_some_and(|last| ends.iter().any(|end| last.ends_with(end)))
+}
+
 fn word_before<'a>(words: &'a [String], word: &str) -> Option<&'a str> {
     let at = words.iter().position(|other| other == word)?;
     words.get(at.checked_sub(1)?).map(String::as_str)
@@ -178,6 +187,18 @@ fn words(name: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_are_secret_under_names_that_end_in_a_secret() {
+        for name in ["password", "DB_PASSWORD", "clientSecret", "PASSWORD_2", "user.passwd", "Passphrase"] {
+            assert!(is_secret_of_numbers(name), "{name}");
+        }
+        for name in
+            ["password_resets", "client_secret_expires_at", "secrets", "tests_pass", "password_length", "token", "n"]
+        {
+            assert!(!is_secret_of_numbers(name), "{name}");
+        }
+    }
 
     #[test]
     fn names_are_read_by_their_words() {

@@ -1,4 +1,7 @@
 //! Records and reports without secrets, and what becomes of their tokens.
+//! Sampled ids and their log-probs spell the secret as well as the text does, and a model that trained on them would
+//! learn to say it. A record with a redaction in its request or its answer therefore keeps no token trace, the token
+//! columns of its answer are emptied, and its tag `redacted` says why no sample can be made of it.
 
 use std::borrow::Cow;
 
@@ -76,7 +79,7 @@ impl Redactor {
     }
 
     fn label(&self, label: &mut String, counts: &mut Counts) {
-        let (redacted, found) = self.redact_text(label);
+        let (redacted, found) = self.redact_label(label);
         if let Cow::Owned(redacted) = redacted {
             *label = redacted;
             counts.merge(&found);

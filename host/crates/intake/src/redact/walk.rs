@@ -2,10 +2,10 @@
 
 use std::borrow::Cow;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Number, Value};
 
 use super::assignment::{Written, is_secret};
-use super::names::{Secrecy, secrecy};
+use super::names::{Secrecy, is_secret_of_numbers, secrecy};
 use super::patterns::NAMED_SECRET;
 use super::{Counts, Redactor};
 
@@ -55,6 +55,10 @@ impl Walk<'_> {
             }
             Value::Array(items) => items.iter_mut().for_each(|item| self.value(item, name)),
             Value::Object(fields) => self.fields(fields),
+            Value::Number(number) if name.is_some_and(|name| self.redactor.names && named_number(name, number)) => {
+                self.counts.add(NAMED_SECRET, 1);
+                *value = Value::String(format!("[redacted:{NAMED_SECRET}]"));
+            }
             Value::Null | Value::Bool(_) | Value::Number(_) => {}
         }
     }
@@ -97,10 +101,10 @@ impl Walk<'_> {
         }
     }
 
-    /// JSON in a string may spell a secret with escapes, which only its reader sees.
+    /// JSON in a string may spell a secret with escapes, or hold JSON with another secret, which only its reader sees.
     fn nested(&mut self, text: &str) -> Option<String> {
-        let json = text.trim_start().starts_with(['{', '[']) && text.len() <= NESTED_BYTES_MAX;
-        if !json || self.levels >= NESTED_LEVELS_MAX || !text.contains("\\u") {
+        let json = text.trim_start().starts_with(['{', '[', '"']) && text.len() <= NESTED_BYTES_MAX;
+        if !json || self.levels >= NESTED_LEVELS_MAX || !text.contains('\\') {
             return None;
         }
         let mut value: Value = serde_json::from_str(text).ok()?;
@@ -109,9 +113,22 @@ impl Walk<'_> {
         if counts.is_empty() {
             return None;
         }
+        let written = serde_json::to_string(&value).ok()?;
+        // Written anew it has fewer escapes and blanks: the next look at it must find nothing more.
+        let (redacted, more) = self.redactor.redact_text(&written);
+        counts.merge(&more);
         self.counts.merge(&counts);
-        serde_json::to_string(&value).ok()
+        Some(redacted.into_owned())
     }
+}
+
+/// A number whose name says that it is secret; what has a fraction is a score or a share.
+fn named_number(name: &str, number: &Number) -> bool {
+    let whole = number.as_f64().is_some_and(|number| number.fract() == 0.0);
+    whole
+        && is_secret_of_numbers(name)
+        && !name.contains("[redacted:")
+        && is_secret(Secrecy::Sure, Written::Field, &number.to_string())
 }
 
 /// The value of a field whose name says that it is secret. Fields hold descriptions and types as well, so that the

@@ -5,6 +5,8 @@ mod calls;
 #[cfg(test)]
 mod config;
 #[cfg(test)]
+mod contexts;
+#[cfg(test)]
 mod ordinary;
 #[cfg(test)]
 mod records;

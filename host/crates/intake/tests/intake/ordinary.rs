@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::secrets::{drawn, redactor};
 
-const PROSE: [&str; 14] = [
+const PROSE: [&str; 15] = [
     "The secret of a good password is length. Token: a small piece of text. Key points: read, write, repeat.",
     "Bearer of bad news: the authorization-required-by-policy flag is on. Basic authentication is described below.",
     "Password: required. Secret: none. Token: see the documentation. Author: Jane Doe. Keyboard: US.",
@@ -19,10 +19,11 @@ const PROSE: [&str; 14] = [
     "commit 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b (HEAD -> main)\nAuthor: A U Thor <author@example.org>",
     "id 550e8400-e29b-41d4-a716-446655440000, trace 4bf92f3577b34da6a3ce929d0e0e4736, sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
     "call_9f86d081884c7d65, chatcmpl-9f86d081884c7d659a2f, msg_01XFDUDYJgAACzvnptvVoYEL, toolu_01A09q90qw90lq917835lq9",
+    "a disk-ant-colony-optimization-study, task-ant-design-component-library-for-react, the desk-proj-management-and-planning",
     "docker run -u 1000:1000 -e TOKEN -e PASSWORD image; curl --user $USER:$PASS http://x; mysql --password db",
 ];
 
-const CODE: [&str; 22] = [
+const CODE: [&str; 30] = [
     "let token = tokens[i + 1]; let key = map.keys().next(); secret = config.secret2.clone();",
     "password = os.environ[\"DB_PASSWORD\"]; api_key = os.getenv('OPENAI_API_KEY')",
     "const apiKey = process.env.API_KEY; const token: string = await getToken(user1);",
@@ -44,6 +45,14 @@ const CODE: [&str; 22] = [
     "GPG_KEY=E3FF2839C048B25C084DEBE9B26995E310250568\nSSH_AUTH_SOCK=/tmp/agent.1\nKEY_PATH=/etc/key2.pem\nTOKEN_URL=https://a1b2.example.org",
     "self.secret_key_length = 32; token_type=\"Bearer\"; passwordPolicy: \"min12chars1digit\"; secret_name=\"prod-db-2\"",
     "import { Authorization1 } from './auth/authorization2'; import tokenizer2 from \"tokenizer-v2-legacy\"",
+    "from x_sk_test_internationalization import task_test_migrationcontroller; disk_live_migrationcontrollers = 1",
+    "fn test_github_pat_is_read_from_the_environment() {} my_github_pat_rotation_reminder_job",
+    "C:\\new\\task\\bin\\reports\\token-store\\naming.txt and C:\\Users\\jo\\key2024\\notes",
+    "dist/locale-sk-9f86d081884c7d659a2feaa0.js dist/i18n_sk-9f86d081884c7d659a2feaa0.js src/task-sk-9f86d081884c7d659a2f.rs",
+    "self_hvs.some_long_attribute_name_of_it archvs.another_long_attribute_name MSG.some_long_enum_variant_name.with_an_even_longer_name_of_field_here",
+    "npm_config_registry npm_package_dependencies_typescript_version hf_hub_download_with_progress_and_retries gsk_window_set_title_of_the_window",
+    "{\"text\": \"line one\\nkey: value\\ntoken: none\\n\\u001b[32mok\\u001b[0m 12 passed\\tpass: 12\"}",
+    "%3Dkey%0Atoken%20count%3D12 https://example.org/?q=caf%C3%A9&token_type=bearer&redirect_uri=https%3A%2F%2Fexample.org%2Fauth2",
     "kubectl get secret my-secret-1 -o yaml; git config credential.helper store; ssh-keygen -t ed25519 -C key1",
 ];
 

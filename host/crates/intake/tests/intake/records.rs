@@ -1,6 +1,7 @@
 //! Records and reports: nothing of a secret is left anywhere, and tokens that spell one are not kept.
 
-use std::collections::BTreeMap;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
 
 use reef_core::{
     Alternatives, Inference, RecordId, RecordStatus, ReleaseId, ReleaseSpan, Report, Sampling, Tag, TokenTrace,
@@ -91,8 +92,46 @@ fn labels_lose_their_secrets_and_keep_the_tokens() {
     kept.tags.insert(Tag::parse("client").expect("valid"), key.clone());
     let found = redactor().redact_inference(&mut kept);
     assert_eq!((found.labels.total(), found.in_tokens()), (2, false));
+    let stored = redactor().redact_label(&format!("run {key}")).0.into_owned();
+    assert_eq!(kept.session.as_deref(), Some(stored.as_str()), "a selector finds what was stored");
     assert!(kept.tokens.is_some());
     assert!(!serde_json::to_string(&kept).expect("JSON").contains(&key));
+}
+
+#[test]
+fn redacted_labels_stay_apart_and_stay_as_they_are() {
+    let redactor = redactor();
+    let plain = ["run 7", "", "auto-0190", "[redacted:jwt]", "[redacted:github-token:0123456789ab]", "Grüße"];
+    for label in plain {
+        let (stored, counts) = redactor.redact_label(label);
+        assert!(matches!(stored, Cow::Borrowed(same) if same == label) && counts.is_empty(), "{label}");
+    }
+    let stored = redactor.redact_label("Bearer 9f86d081884c7d659a2f").0;
+    assert_eq!(stored, "[redacted:authorization:8214e2fb34ef]", "the kind and the SHA-256 of the whole label");
+    let mut seen = BTreeSet::new();
+    for (kind, key) in tokens(24).into_iter().chain([("named-secret", "DB_PASSWORD=hunter2".to_owned())]) {
+        for label in [key.clone(), format!("run {key}"), format!("x\\n{key}")] {
+            let (stored, counts) = redactor.redact_label(&label);
+            assert!(stored.starts_with(&format!("[redacted:{kind}:")) && !counts.is_empty(), "{stored}");
+            assert_eq!(stored.len(), format!("[redacted:{kind}:]").len() + 12);
+            assert_eq!(redactor.redact_label(&label).0, stored);
+            assert_eq!(redactor.redact_label(&stored).0, stored);
+            assert_eq!(redactor.redact_text(&format!("of {stored}: x")).0, format!("of {stored}: x"));
+            assert!(seen.insert(stored.into_owned()), "{label}");
+        }
+    }
+}
+
+#[test]
+fn an_id_that_holds_a_secret_is_told_by_its_kind() {
+    let redactor = redactor();
+    for (kind, key) in tokens(25) {
+        assert_eq!(redactor.secret_kind(&key), Some(kind));
+        assert_eq!(redactor.secret_kind(&format!("rec_{key}")), Some(kind));
+    }
+    for id in ["r1", "550e8400-e29b-41d4-a716-446655440000", "call_9f86d081884c7d659a2f", "step-12_of-40", ""] {
+        assert_eq!(redactor.secret_kind(id), None);
+    }
 }
 
 #[test]

@@ -6,6 +6,8 @@ use proptest::prelude::*;
 use reef_intake::{RedactionConfig, Redactor};
 use serde_json::{Value, json};
 
+use super::contexts::BEGINNINGS;
+
 pub fn redactor() -> &'static Redactor {
     static REDACTOR: OnceLock<Redactor> = OnceLock::new();
     REDACTOR.get_or_init(|| Redactor::new(&RedactionConfig::default()).expect("the built-in patterns compile"))
@@ -210,7 +212,9 @@ fn pieces() -> impl Strategy<Value = String> {
     let assignment = "(DB_PASSWORD|api_key|token|secret|Authorization|x-api-key|--password|PASS|cookie)[ ]?(=|:|=>| )[ ]?[\"']?[A-Za-z0-9+/$\\[\\]._-]{0,40}[\"']?";
     let odd =
         "[\\x00-\\x7f]{0,20}|\\PC{0,12}|[a-z]{2,8}://[a-z]{0,5}:[a-z0-9]{0,8}@[a-z]{1,5}|\\[redacted:[a-z-]{0,12}\\]?";
-    prop_oneof![3 => token, 3 => assignment, 3 => odd, 1 => Just("Bearer ".to_owned()), 1 => Just("\n".to_owned())]
+    let escape = prop::sample::select(BEGINNINGS.to_vec()).prop_map(str::to_owned);
+    let label = "\\[redacted:(jwt|github-token|named-secret):[0-9a-f]{12}\\]?";
+    prop_oneof![3 => token, 3 => assignment, 3 => odd, 2 => escape, 1 => label, 1 => Just("Bearer ".to_owned()), 1 => Just("\n".to_owned())]
 }
 
 proptest! {
@@ -229,7 +233,7 @@ proptest! {
     #[test]
     fn json_redaction_is_idempotent_and_loses_no_field(parts in prop::collection::vec((pieces(), pieces()), 1..6)) {
         let redactor = redactor();
-        let mut value = Value::Object(parts.into_iter().map(|(name, text)| (name, json!([text, { "password": "x" }]))).collect());
+        let mut value = Value::Object(parts.into_iter().map(|(name, text)| (name, json!([text, { "password": "x" }, json!({ "q": [text, "\"\n"], "password": 1 }).to_string()]))).collect());
         let fields = value.as_object().map_or(0, serde_json::Map::len);
         redactor.redact_json(&mut value);
         let once = value.clone();
@@ -264,6 +268,19 @@ fn hostile_texts_cost_no_more_than_their_length() {
         "password='",
         "sk-",
         " --password ",
+        "sk-proj-",
+        "hvs.",
+        "\\n",
+        "\\u001b[32m",
+        "[32m",
+        "%3D",
+        "\\",
+        "eyJ",
+        "AKIA",
+        "x_gl",
+        "[redacted:jwt:",
+        "key=\\u001b[32m",
+        "authorization%3A%20",
     ];
     for part in repeated {
         let text = part.repeat((2 << 20) / part.len());
