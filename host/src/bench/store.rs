@@ -11,7 +11,7 @@ use reef_core::{
     Alternatives, Inference, RecordId, RecordStatus, ReleaseId, ReleaseSpan, Report, Sampling, ScenarioName, TenantId,
     TokenTrace,
 };
-use reef_store::{RecordBody, Retention, ScenarioSettings, Store, StoreError, StoredRecord};
+use reef_store::{RecordBody, Retention, ScenarioSettings, Store, StoreError};
 use serde_json::{Map, Value, json};
 use tokio::task::JoinSet;
 
@@ -178,7 +178,7 @@ impl Bench {
     /// p50 and p99 in milliseconds.
     async fn reports(&self) -> Result<(f64, f64), StartError> {
         let page = self.store.records(&self.tenant, &self.scenario, 0, IMPORTED, None).await?;
-        let ids: Vec<RecordId> = page.iter().map(id).collect();
+        let ids: Vec<RecordId> = page.iter().map(|record| record.body.id().clone()).collect();
         let mut calls = JoinSet::new();
         let mut tick = tokio::time::interval(REPORT_EVERY);
         for id in ids.iter().cycle().take(REPORTS as usize) {
@@ -258,14 +258,6 @@ impl Bench {
         }
         bar.finish_and_clear();
         Ok(())
-    }
-}
-
-fn id(record: &StoredRecord) -> RecordId {
-    match &record.body {
-        RecordBody::Inference(record) => record.id.clone(),
-        RecordBody::Report(report) => report.id.clone(),
-        RecordBody::Instruction(instruction) => instruction.id.clone(),
     }
 }
 

@@ -14,7 +14,7 @@ use super::body::JsonObject;
 use super::caller::Caller;
 use super::error::ApiError;
 use super::params::{Path, Query};
-use super::redaction::{redact_instruction, redact_record, redact_report};
+use super::redaction::{check_id, redact_instruction, redact_record, redact_report, stored_label};
 use super::report::Feedback;
 use super::scenarios::Management;
 use crate::clock::now_ms;
@@ -117,7 +117,9 @@ async fn import(
     for (index, record) in records.into_iter().enumerate() {
         let refused = |error: StoreError| ApiError::invalid(format!("records[{index}]"), error.to_string());
         // What was stored elsewhere was not necessarily searched for secrets there.
-        read.push(match RecordBody::from_json(record).map_err(refused)? {
+        let record = RecordBody::from_json(record).map_err(refused)?;
+        check_id(&feedback.redactor, record.id())?;
+        read.push(match record {
             RecordBody::Inference(record) => {
                 RecordBody::Inference(Box::new(redact_record(&feedback.redactor, *record).await?))
             }
@@ -148,7 +150,11 @@ pub async fn erase(
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     let scenario = management.open(&caller, Scope::Admin, &name).await?;
-    let what = selector(&body)?;
+    let what = match selector(&body)? {
+        Selector::Record(id) => Selector::Record(id),
+        Selector::Session(session) => Selector::Session(stored_label(&feedback.redactor, &session)),
+        Selector::Tag(tag, value) => Selector::Tag(tag, stored_label(&feedback.redactor, &value)),
+    };
     // What is being answered now may be what is to go, and is written when it has ended.
     let unsettled = match &what {
         Selector::Record(id) => {

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use reef_core::{Inference, Instruction, Report};
+use reef_core::{Inference, Instruction, RecordId, Report};
 use reef_intake::{Counts, Redactor, text_bytes};
 
 use super::error::ApiError;
@@ -42,11 +42,27 @@ pub async fn redact_report(redactor: &Arc<Redactor>, mut report: Report) -> Resu
 /// The instruction without secrets; its text is short, so that it is looked at in place.
 pub fn redact_instruction(redactor: &Redactor, mut instruction: Instruction) -> Instruction {
     instruction.text = redact_text(redactor, &instruction.text);
-    instruction.session = instruction.session.map(|session| redact_text(redactor, &session));
+    instruction.session = instruction.session.map(|session| stored_label(redactor, &session));
     for requirement in &mut instruction.requires {
         count(&redactor.redact_json(requirement));
     }
     instruction
+}
+
+/// A session or the value of a tag as records bear it: without secrets, and different for different ones.
+pub fn stored_label(redactor: &Redactor, label: &str) -> String {
+    redactor.redact_label(label).0.into_owned()
+}
+
+/// Refuses an id that holds a secret: ids are stored, listed and indexed as they are.
+pub fn check_id(redactor: &Redactor, id: &RecordId) -> Result<(), ApiError> {
+    match redactor.secret_kind(id.as_str()) {
+        Some(kind) => Err(ApiError::invalid(
+            "agent_record_id",
+            format!("the id looks like a secret ({kind}), and ids are stored as they are; use another id"),
+        )),
+        None => Ok(()),
+    }
 }
 
 /// A short text without secrets.

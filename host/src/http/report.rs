@@ -16,7 +16,7 @@ use tracing::Instrument;
 use super::body::JsonObject;
 use super::caller::Caller;
 use super::error::ApiError;
-use super::redaction::redact_report;
+use super::redaction::{check_id, redact_report, stored_label};
 use crate::clock::now_ms;
 use crate::config::Scope;
 use crate::receipts::Receipts;
@@ -76,6 +76,7 @@ pub async fn report(
         hand_words_over(manifest, &mut report);
         manifest.check_metadata(&report.metadata).map_err(|problem| ApiError::invalid("metadata", problem))?;
     }
+    check_id(&feedback.redactor, &report.id)?;
     report = redact_report(&feedback.redactor, report).await?;
     if !feedback.receipts.wait(&scenario.key, &report.references, feedback.receipt_wait).await {
         let told = "the answer that this report grades is still being produced; report again when it has ended";
@@ -105,7 +106,7 @@ async fn of_session(
 ) -> Result<Map<String, Value>, ApiError> {
     let session = match body.remove("session") {
         None | Some(Value::Null) => return Ok(body),
-        Some(Value::String(session)) => session,
+        Some(Value::String(session)) => stored_label(&feedback.redactor, &session),
         Some(_) => return Err(ApiError::invalid("session", "'session' is a text")),
     };
     if body.get("references").is_some_and(|references| !references.is_null()) {

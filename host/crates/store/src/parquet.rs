@@ -10,7 +10,7 @@ use ::parquet::errors::ParquetError;
 use ::parquet::file::properties::WriterProperties;
 use ::parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use ::parquet::schema::parser::parse_message_type;
-use reef_core::{Inference, RecordId, ScenarioName, TenantId, TokenTrace};
+use reef_core::{Inference, ScenarioName, TenantId, TokenTrace};
 
 use crate::Store;
 use crate::entry::status_str;
@@ -81,7 +81,7 @@ fn write_page<W: Write + Send>(
     let tokens: Vec<Option<&TokenTrace>> = inferences.iter().map(|i| i.and_then(|i| i.tokens.as_ref())).collect();
     let own = |text: &str| Some(text.to_owned());
     numbers(&mut group, page.iter().map(|record| record.sequence))?;
-    texts(&mut group, page.iter().map(|record| own(id(record).as_str())), Presence::Required)?;
+    texts(&mut group, page.iter().map(|record| own(record.body.id().as_str())), Presence::Required)?;
     texts(&mut group, page.iter().map(|record| own(record.kind.as_str())), Presence::Required)?;
     texts(&mut group, inferences.iter().map(|i| i.and_then(|i| own(status_str(i.status)))), Presence::Optional)?;
     texts(&mut group, inferences.iter().map(|i| i.and_then(|i| i.session.clone())), Presence::Optional)?;
@@ -104,14 +104,6 @@ fn inference(record: &StoredRecord) -> Option<&Inference> {
     match &record.body {
         RecordBody::Inference(inference) => Some(inference),
         RecordBody::Report(_) | RecordBody::Instruction(_) => None,
-    }
-}
-
-fn id(record: &StoredRecord) -> &RecordId {
-    match &record.body {
-        RecordBody::Inference(inference) => &inference.id,
-        RecordBody::Report(report) => &report.id,
-        RecordBody::Instruction(instruction) => &instruction.id,
     }
 }
 

@@ -2,7 +2,7 @@
 //! the log, read page by page; an import takes such lines back in atomic batches. Samples, steps and releases stay: a
 //! report becomes a pending sample where it arrives.
 
-use reef_core::{Alternatives, Inference, ReleaseSpan, Sampling, ScenarioName, TenantId, TokenTrace};
+use reef_core::{Alternatives, Inference, RecordId, ReleaseSpan, Sampling, ScenarioName, TenantId, TokenTrace};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
@@ -90,6 +90,15 @@ impl StoredRecord {
 }
 
 impl RecordBody {
+    /// Its id.
+    pub fn id(&self) -> &RecordId {
+        match self {
+            Self::Inference(record) => &record.id,
+            Self::Report(report) => &report.id,
+            Self::Instruction(instruction) => &instruction.id,
+        }
+    }
+
     /// Reads a line of an export; its sequence is given anew by the import.
     pub fn from_line(line: &str) -> Result<Self, StoreError> {
         Self::read(serde_json::from_str(line).map_err(unreadable)?)

@@ -20,7 +20,7 @@ use crate::http::caller::Caller;
 use crate::http::error::ApiError;
 use crate::http::fields::{known, text};
 use crate::http::params::{Path, Query};
-use crate::http::redaction::{redact_instruction, redact_text};
+use crate::http::redaction::{check_id, redact_instruction, redact_text};
 use crate::jobs::propose_harness::{Proposal, ProposeError, Proposed, propose_harness};
 use crate::scenarios::{Scenario, ScenarioError};
 
@@ -145,6 +145,7 @@ pub async fn train(
     }
     instruction.session = instruction.session.or(caller.session);
     instruction.traceparent = caller.traceparent;
+    check_id(&harnesses.redactor, &instruction.id)?;
     let instruction = redact_instruction(&harnesses.redactor, instruction);
     let id = instruction.id.clone();
     let read = harnesses.reads_instructions(&scenario);
