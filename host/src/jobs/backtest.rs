@@ -18,7 +18,7 @@ use serde_json::{Map, Value};
 
 use super::guest_reads::GuestReads;
 use super::held_out::HeldOut;
-use super::learn_scenario::{chosen, prompt, seed};
+use super::learn_scenario::{chosen, seed};
 use super::replay_step::outcome;
 use super::rerun::{Folder, Proposer, blocking, engine, load, sandbox};
 use super::run_step::{CRITIC_STATE, guest_state};
@@ -243,7 +243,7 @@ impl<'a> Walk<'a> {
             *count += 1;
         }
         let fenced = match (&self.held_out, &sample) {
-            (Some(held_out), Some(Ok(sample))) => held_out.contains_prompt(prompt(sample)),
+            (Some(held_out), Some(Ok(sample))) => held_out.is_answered_in(&sample.trajectory),
             _ => false,
         };
         self.pool.arrive(report, sample, fenced);

@@ -146,7 +146,7 @@ impl Learner {
             if step.recipe != self.workshop.recipe.label() {
                 return self.give_up(step, "the recipe was exchanged").await;
             }
-            if samples.iter().any(|sample| held_out.contains_prompt(prompt(sample))) {
+            if samples.iter().any(|sample| held_out.is_answered_in(&sample.trajectory)) {
                 return self.give_up(step, "one of its prompts is held out now").await;
             }
             if surface::is_harness(&self.workshop.recipe) && surface::weights_moved(&self.scenario, &step) {
@@ -463,11 +463,6 @@ impl Learner {
 /// The recipe's state before the step, as the learner and the trainer use it.
 pub fn state_of(inputs: &StepInputs) -> BTreeMap<String, Vec<u8>> {
     inputs.state.iter().map(|(key, value)| (key.clone(), value.0.clone())).collect()
-}
-
-/// Ids of the prompt.
-pub fn prompt(sample: &Sample) -> &[u32] {
-    sample.trajectory.tokens.get(..sample.trajectory.prompt_length).unwrap_or_default()
 }
 
 /// Handles in training order, or why to wait.

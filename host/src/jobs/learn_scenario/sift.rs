@@ -5,7 +5,7 @@ use reef_core::{RecordId, Sample};
 use reef_engine::train::check_sample;
 use reef_sandbox::PoolSample;
 
-use super::{HeldOut, Learner, StepError, prompt, surface};
+use super::{HeldOut, Learner, StepError, surface};
 
 impl Learner {
     /// Drops what can never be trained on: too old, of another lineage, or a held-out prompt.
@@ -28,7 +28,7 @@ impl Learner {
                 continue;
             }
             match lag {
-                _ if held_out.contains_prompt(prompt(&sample)) => {
+                _ if held_out.is_answered_in(&sample.trajectory) => {
                     retired.push((sample.report, "prompt of a held-out task".to_owned()))
                 }
                 None => retired.push((
