@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use reef_core::{HeldOutTask, RecordId, Sample, Step, StepOutcome, Surface, recheck_due, sha256_hex};
+use reef_core::{HeldOutTask, RecordId, Sample, Step, StepOutcome, Surface, sha256_hex};
 use reef_sandbox::{Blame, Call, Choice, Context, Fault, FaultKind, PoolSample, Quarantine, Selection};
 use reef_store::{Commit, PoolEntry, RecordedStep, StepInputs, TrainingMode};
 use tracing::Instrument;
@@ -17,7 +17,7 @@ use super::exchange_recipe::ExchangeError;
 use super::harness_step::WEIGHTS_MOVED;
 use super::held_out::{HeldOut, ScoreCache};
 use super::ingest_live::ingest_live;
-use super::recheck_head::recheck_head;
+use super::recheck_head::recheck_when_due;
 use super::run_step::{Ended, StepError, Work, Workshop, context, guest_state, recorded_state, run_step};
 use super::surface;
 use crate::clock::now_ms;
@@ -419,9 +419,8 @@ impl Learner {
                 if stained {
                     self.remember().await?;
                 }
-                let weights = !surface::is_harness(&self.workshop.recipe);
-                if weights && recheck_due(number, self.workshop.recheck_every) {
-                    recheck_head(&self.workshop, &self.scenario, &tasks).await?;
+                if !surface::is_harness(&self.workshop.recipe) {
+                    recheck_when_due(&self.workshop, &self.scenario, &tasks).await?;
                 }
             }
         }

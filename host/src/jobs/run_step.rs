@@ -63,7 +63,7 @@ pub struct Workshop {
     pub lora: reef_engine::LoraConfig,
     /// Share of wall time while requests run.
     pub share: f64,
-    /// Steps between two checks of the head; 0 = never.
+    /// Steps of weights that end well between two checks of the head; 0 = never.
     pub recheck_every: u32,
     /// Roll back when a check shows that the head has become worse.
     pub recheck_rollback: bool,
