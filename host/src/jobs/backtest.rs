@@ -7,18 +7,16 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use reef_core::{
-    RecordId, ReleaseId, ReleaseOrigin, Report, Sample, ScenarioName, Step, StepOutcome, Surface, TenantId,
-};
+use reef_core::{RecordId, ReleaseId, Report, Sample, ScenarioName, Step, StepOutcome, Surface, TenantId};
 use reef_engine::Engine;
 use reef_sandbox::{Blame, Call, Capability, Context, Fault, PoolSample, Proposal, Quarantine, Recipe};
-use reef_store::{RecordBody, RecordKind, Scenario, Unusable};
+use reef_store::{ListedRelease, RecordBody, RecordKind, Scenario, Unusable};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::guest_reads::GuestReads;
 use super::held_out::HeldOut;
-use super::learn_scenario::{chosen, prompt, seed};
+use super::learn_scenario::{chosen, seed};
 use super::replay_step::outcome;
 use super::rerun::{Folder, Proposer, blocking, engine, load, sandbox};
 use super::run_step::{CRITIC_STATE, guest_state};
@@ -184,14 +182,8 @@ impl<'a> Walk<'a> {
             return Err(StartError::Config(format!("scenario '{name}' has no release; it has never served")));
         };
         let model = listed.first().map(|listed| listed.release.manifest.base_model.clone()).unwrap_or_default();
-        let chain = listed.into_iter().filter_map(|listed| {
-            let manifest = listed.release.manifest;
-            let before = match manifest.origin {
-                ReleaseOrigin::Rollback { to } => Some(to),
-                _ => manifest.parent,
-            };
-            Some((listed.release.release_id, before?))
-        });
+        let before = |one: &ListedRelease| surface::before(&one.release.manifest, &listed);
+        let chain = listed.iter().filter_map(|one| Some((one.release.release_id.clone(), before(one)?)));
         let chain = chain.collect();
         let (engine, held_out) = engine_parts(wanted, &folder, &model, &recipe).await?;
         let lora = wanted.config.engine.lora;
@@ -243,7 +235,7 @@ impl<'a> Walk<'a> {
             *count += 1;
         }
         let fenced = match (&self.held_out, &sample) {
-            (Some(held_out), Some(Ok(sample))) => held_out.contains_prompt(prompt(sample)),
+            (Some(held_out), Some(Ok(sample))) => held_out.is_answered_in(&sample.trajectory),
             _ => false,
         };
         self.pool.arrive(report, sample, fenced);

@@ -14,7 +14,7 @@ use reef_sandbox::{
     Call, Cancel, Context, Decision, EpisodeStatus, Fault, FaultKind, Harness, HarnessError, HarnessTree, Outcome,
     Proposal,
 };
-use reef_store::{Commit, STATE_WRITER_KEY, StepTranscript, StoreError};
+use reef_store::{Commit, STATE_WRITER_KEY, StepTranscript};
 
 use super::gate_candidate::{Gated, SERVED, gated};
 use super::harness_transcript::Recording;
@@ -22,7 +22,7 @@ use super::held_out::{Binding, Measured, Spent, StepModels};
 use super::propose_harness::{corpus, needed};
 use super::replay_harness::NOT_ADMITTED;
 use super::run_step::{Ended, HEAD_MOVED, StepError, Work, Workshop, context, guest_state};
-use super::step_context::{overlaid, transcript};
+use super::step_context::{Staged, overlaid, refusal, transcript};
 use super::step_harness::{CANDIDATE, Made, StepHarness};
 use super::surface::weights_moved;
 use super::transcript::{Recorder, Recording as ModelsRecording};
@@ -53,7 +53,7 @@ pub async fn run_harness_step(workshop: &Workshop, work: Work) -> Result<Ended, 
         }
     });
     let harness = made(workshop, &work, (&before, &cancel)).await?;
-    let (recorder, spent, state) = (Recorder::default(), Spent::default(), Vec::new());
+    let (recorder, spent, state) = (Recorder::default(), Spent::default(), Staged::new());
     let (gate, evaluation) = (None, None);
     let mut run = Run { workshop, work, head, before, harness, cancel, recorder, spent, state, gate, evaluation };
     let decided = run.decide().await;
@@ -102,7 +102,7 @@ struct Run<'a> {
     cancel: Cancel,
     recorder: Recorder,
     spent: Spent,
-    state: Vec<(String, Option<Vec<u8>>)>,
+    state: Staged,
     gate: Option<Gate>,
     evaluation: Option<ReleaseEvaluation>,
 }
@@ -190,7 +190,7 @@ impl Run<'_> {
 
     fn call(&self) -> Call {
         let work = &self.work;
-        let state = overlaid(guest_state(work.state.clone()), self.state.iter().map(|(key, value)| (key, value)));
+        let state = overlaid(guest_state(work.state.clone()), &self.state);
         let served = work.scenario.served();
         let bindings = vec![
             Binding { name: SERVED, weights: served.weights.clone(), content: Some(served.release.content_id.clone()) },
@@ -247,7 +247,8 @@ impl Run<'_> {
             decided
         };
         let recipe = self.workshop.recipe.manifest().name.clone();
-        let mut commit = Commit { state: std::mem::take(&mut self.state), recipe, ..Commit::default() };
+        let state = std::mem::take(&mut self.state).into_iter().collect();
+        let mut commit = Commit { state, recipe, ..Commit::default() };
         let mut fault = None;
         self.work.step.outcome = match decided {
             Decided::Release(content, reason) => {
@@ -272,15 +273,16 @@ impl Run<'_> {
         if !matches!(self.work.step.outcome, StepOutcome::Failed { .. }) {
             commit.state.push((STATE_WRITER_KEY.to_owned(), Some(self.workshop.recipe.label().into_bytes())));
         }
-        let released = commit.release.is_some();
-        match self.workshop.store.finish_step(tenant, name, &self.work.step, commit).await {
-            Err(StoreError::HeadMoved { .. }) => {
-                self.work.step.outcome = StepOutcome::Failed { reason: HEAD_MOVED.to_owned() };
-                let recipe = self.workshop.recipe.manifest().name.clone();
-                let nothing = Commit { recipe, transcript: Some(self.transcript(&[])), ..Commit::default() };
-                self.workshop.store.finish_step(tenant, name, &self.work.step, nothing).await?;
-            }
-            other => other?,
+        let mut released = commit.release.is_some();
+        if let Err(error) = self.workshop.store.finish_step(tenant, name, &self.work.step, commit).await {
+            let (reason, refused) = refusal(error)?;
+            released = false;
+            self.work.step.outcome = StepOutcome::Failed { reason };
+            // What was refused may be in the transcript, and the step must end.
+            let transcript = refused.is_none().then(|| self.transcript(&[]));
+            fault = refused.or(fault);
+            let nothing = Commit { transcript, ..Commit::default() };
+            self.workshop.store.finish_step(tenant, name, &self.work.step, nothing).await?;
         }
         drop(minting);
         if released {

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use reef_core::{ContentId, HeldOutTask, Message, ReleaseEvaluation, Sampling, sha256_hex};
+use reef_core::{ContentId, HeldOutTask, Message, ReleaseEvaluation, Sampling, Trajectory, sha256_hex};
 use reef_engine::{Engine, EngineError, Event, FinishReason, Request, Weights};
 use reef_sandbox::{ChatRequest, ChatSampling, Completion, Finish, Models, ModelsError, Usage};
 use tokio::runtime::Handle;
@@ -28,6 +28,8 @@ const KEPT_CONTENTS_MAX: usize = 8;
 pub struct HeldOut {
     tasks: Vec<(Vec<u32>, HeldOutTask)>,
     prompts: HashSet<Vec<u32>>,
+    /// Their lengths, so that a long trajectory is not hashed once for each of its turns.
+    lengths: HashSet<usize>,
 }
 
 impl HeldOut {
@@ -37,13 +39,29 @@ impl HeldOut {
             .into_iter()
             .map(|task| Ok((engine.render_chat(&task.messages)?, task)))
             .collect::<Result<Vec<_>, EngineError>>()?;
+        Ok(Self::rendered(tasks))
+    }
+
+    fn rendered(tasks: Vec<(Vec<u32>, HeldOutTask)>) -> Self {
         let prompts = tasks.iter().map(|(prompt, _)| prompt.clone()).collect();
-        Ok(Self { tasks, prompts })
+        let lengths = tasks.iter().map(|(prompt, _)| prompt.len()).collect();
+        Self { tasks, prompts, lengths }
     }
 
     /// True for the prompt of a held-out task.
-    pub fn contains_prompt(&self, prompt: &[u32]) -> bool {
-        self.prompts.contains(prompt)
+    fn contains_prompt(&self, prompt: &[u32]) -> bool {
+        self.lengths.contains(&prompt.len()) && self.prompts.contains(prompt)
+    }
+
+    /// True where any turn of the trajectory answers the prompt of a held-out task: a task of several messages is the
+    /// prompt of a later turn. Turns that are not known begin where the mask rises.
+    pub fn is_answered_in(&self, trajectory: &Trajectory) -> bool {
+        let turns = trajectory.turns.iter().map(|turn| turn.start as usize);
+        let rises = trajectory.mask.windows(2).zip(1..).filter(|(pair, _)| matches!(pair, [0, 1])).map(|(_, at)| at);
+        std::iter::once(0).chain(turns).chain(rises).any(|start| {
+            let prompt = trajectory.tokens.get(..trajectory.prompt_length.saturating_add(start));
+            prompt.is_some_and(|prompt| self.contains_prompt(prompt))
+        })
     }
 
     /// Number of tasks.
@@ -396,4 +414,48 @@ impl StepModels {
 pub fn answer_tokens(engine: &Engine, task: &HeldOutTask) -> u32 {
     let wanted = engine.encode(&task.answer).map_or(0, |ids| ids.len());
     u32::try_from(wanted + ANSWER_TOKENS_SLACK).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use reef_core::{Alternatives, Grader, Turn, assemble};
+
+    use super::*;
+
+    fn held_out(prompt: &[u32]) -> HeldOut {
+        let task = HeldOutTask { messages: Vec::new(), answer: "x".to_owned(), grader: Grader::Exact };
+        HeldOut::rendered(vec![(prompt.to_vec(), task)])
+    }
+
+    /// `[1, 2]` → `[3, 4]`, then `[1, 2, 3, 4, 5]` → `[6]`.
+    fn two_turns() -> Trajectory {
+        let alternatives = &Alternatives::NONE;
+        let first = Turn { prompt: &[1, 2], output: &[3, 4], logprobs: &[-0.1, -0.2], alternatives };
+        let second = Turn { prompt: &[1, 2, 3, 4, 5], output: &[6], logprobs: &[-0.3], alternatives };
+        assemble(&[first, second], 0).expect("one trajectory")
+    }
+
+    #[test]
+    fn a_held_out_prompt_is_found_at_every_turn_and_nowhere_else() {
+        let (known, mut unknown) = (two_turns(), two_turns());
+        unknown.turns.clear();
+        for trajectory in [known, unknown] {
+            for prompt in [&[1, 2][..], &[1, 2, 3, 4, 5]] {
+                assert!(held_out(prompt).is_answered_in(&trajectory), "{prompt:?} in {trajectory:?}");
+            }
+            for other in [&[1][..], &[1, 2, 3], &[1, 2, 3, 4], &[1, 2, 3, 4, 6], &[1, 2, 3, 4, 5, 6], &[5]] {
+                assert!(!held_out(other).is_answered_in(&trajectory), "{other:?} in {trajectory:?}");
+            }
+            assert!(!HeldOut::default().is_answered_in(&trajectory));
+        }
+    }
+
+    #[test]
+    fn a_turn_that_follows_the_last_without_a_word_between_is_a_turn() {
+        let alternatives = &Alternatives::NONE;
+        let first = Turn { prompt: &[1], output: &[2], logprobs: &[-0.1], alternatives };
+        let second = Turn { prompt: &[1, 2], output: &[3], logprobs: &[-0.1], alternatives };
+        let trajectory = assemble(&[first, second], 0).expect("one trajectory");
+        assert!(held_out(&[1, 2]).is_answered_in(&trajectory), "the mask does not show it");
+    }
 }

@@ -8,6 +8,7 @@ use reef_store::{RecordBody, RecordKind, StoreError};
 
 use super::guest_reads::{answer, messages};
 use super::run_step::{StepError, Workshop, context_outside, guest_state};
+use super::step_context::unstorable;
 use super::surface;
 use crate::scenarios::Scenario;
 
@@ -57,14 +58,18 @@ pub async fn ingest_live(workshop: &Workshop, scenario: &Scenario) -> Result<Opt
                 // Judged before a crash, and otherwise now, with another head or more exchanges: the first word counts.
                 // Or erased since it was read.
                 Err(StoreError::Conflict(_) | StoreError::Gone(_)) => {}
+                Err(StoreError::Invalid(told)) => return Ok(Some(Err(unstorable(&told)))),
                 Err(error) => return Err(error.into()),
             }
         }
         writes = ended.state;
     }
     writes.push((PLACE_STATE.to_owned(), Some(last.to_le_bytes().to_vec())));
-    workshop.store.write_recipe_state(tenant, name, &owner, writes).await?;
-    Ok(Some(Ok(())))
+    match workshop.store.write_recipe_state(tenant, name, &owner, writes).await {
+        Ok(()) => Ok(Some(Ok(()))),
+        Err(StoreError::Invalid(told)) => Ok(Some(Err(unstorable(&told)))),
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn place(stored: Option<&Vec<u8>>) -> i64 {

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use reef_core::{HeldOutTask, RecordId, Sample, Step, StepOutcome, Surface, recheck_due, sha256_hex};
+use reef_core::{HeldOutTask, RecordId, Sample, Step, StepOutcome, Surface, sha256_hex};
 use reef_sandbox::{Blame, Call, Choice, Context, Fault, FaultKind, PoolSample, Quarantine, Selection};
 use reef_store::{Commit, PoolEntry, RecordedStep, StepInputs, TrainingMode};
 use tracing::Instrument;
@@ -17,7 +17,7 @@ use super::exchange_recipe::ExchangeError;
 use super::harness_step::WEIGHTS_MOVED;
 use super::held_out::{HeldOut, ScoreCache};
 use super::ingest_live::ingest_live;
-use super::recheck_head::recheck_head;
+use super::recheck_head::recheck_when_due;
 use super::run_step::{Ended, StepError, Work, Workshop, context, guest_state, recorded_state, run_step};
 use super::surface;
 use crate::clock::now_ms;
@@ -146,7 +146,7 @@ impl Learner {
             if step.recipe != self.workshop.recipe.label() {
                 return self.give_up(step, "the recipe was exchanged").await;
             }
-            if samples.iter().any(|sample| held_out.contains_prompt(prompt(sample))) {
+            if samples.iter().any(|sample| held_out.is_answered_in(&sample.trajectory)) {
                 return self.give_up(step, "one of its prompts is held out now").await;
             }
             if surface::is_harness(&self.workshop.recipe) && surface::weights_moved(&self.scenario, &step) {
@@ -419,9 +419,8 @@ impl Learner {
                 if stained {
                     self.remember().await?;
                 }
-                let weights = !surface::is_harness(&self.workshop.recipe);
-                if weights && recheck_due(number, self.workshop.recheck_every) {
-                    recheck_head(&self.workshop, &self.scenario, &tasks).await?;
+                if !surface::is_harness(&self.workshop.recipe) {
+                    recheck_when_due(&self.workshop, &self.scenario, &tasks).await?;
                 }
             }
         }
@@ -463,11 +462,6 @@ impl Learner {
 /// The recipe's state before the step, as the learner and the trainer use it.
 pub fn state_of(inputs: &StepInputs) -> BTreeMap<String, Vec<u8>> {
     inputs.state.iter().map(|(key, value)| (key.clone(), value.0.clone())).collect()
-}
-
-/// Ids of the prompt.
-pub fn prompt(sample: &Sample) -> &[u32] {
-    sample.trajectory.tokens.get(..sample.trajectory.prompt_length).unwrap_or_default()
 }
 
 /// Handles in training order, or why to wait.

@@ -26,8 +26,8 @@ use super::harness_step::run_harness_step;
 use super::held_out::{Binding, HeldOut, Measured, ScoreCache, Spent, StepModels};
 use super::invariants::{self, Alarm, Invariants};
 use super::named_policies;
+use super::step_context::{Staged, overlaid, refusal, transcript};
 pub use super::step_context::{context, context_outside, guest_state, record_call, recorded_state};
-use super::step_context::{overlaid, transcript};
 use super::surface::is_harness;
 use super::trainer_thread::{Abort, Files, Start, StepTraining, TrainerThread};
 use super::transcript::{Recorder, Recording, content_of};
@@ -63,7 +63,7 @@ pub struct Workshop {
     pub lora: reef_engine::LoraConfig,
     /// Share of wall time while requests run.
     pub share: f64,
-    /// Steps between two checks of the head; 0 = never.
+    /// Steps of weights that end well between two checks of the head; 0 = never.
     pub recheck_every: u32,
     /// Roll back when a check shows that the head has become worse.
     pub recheck_rollback: bool,
@@ -132,7 +132,7 @@ pub async fn run_step(workshop: &Workshop, work: Work) -> Result<Ended, StepErro
         workshop,
         work,
         abort,
-        state: Vec::new(),
+        state: Staged::new(),
         checkpoints: Arc::default(),
         measured: Measured::default(),
         recorder: Recorder::default(),
@@ -160,7 +160,7 @@ struct Run<'a> {
     workshop: &'a Workshop,
     work: Work,
     abort: Abort,
-    state: Vec<(String, Option<Vec<u8>>)>,
+    state: Staged,
     checkpoints: Arc<Mutex<Vec<Files>>>,
     measured: Measured,
     recorder: Recorder,
@@ -307,7 +307,7 @@ impl Run<'_> {
 
     fn call(&self, training: Option<Box<dyn Training>>, models: Option<Box<dyn Models>>) -> Call {
         let work = &self.work;
-        let state = overlaid(guest_state(work.state.clone()), self.state.iter().map(|(key, value)| (key, value)));
+        let state = overlaid(guest_state(work.state.clone()), &self.state);
         let call = Call {
             samples: Arc::clone(&work.samples),
             batch: (0..u32::try_from(work.samples.len()).unwrap_or(0)).collect(),
@@ -355,7 +355,7 @@ impl Run<'_> {
         let mut commit = Commit {
             release: None,
             held: None,
-            state: std::mem::take(&mut self.state),
+            state: std::mem::take(&mut self.state).into_iter().collect(),
             recipe: self.workshop.recipe.manifest().name.clone(),
             transcript: None,
         };
@@ -388,20 +388,15 @@ impl Run<'_> {
             commit.state.push((STATE_WRITER_KEY.to_owned(), Some(label)));
         }
         let (tenant, name) = &scenario.key;
-        match self.workshop.store.finish_step(tenant, name, &self.work.step, commit).await {
-            Err(reef_store::StoreError::HeadMoved { .. }) => {
-                next = None;
-                self.work.step.outcome = StepOutcome::Failed { reason: HEAD_MOVED.to_owned() };
-                let nothing = Commit {
-                    release: None,
-                    held: None,
-                    state: Vec::new(),
-                    recipe: self.workshop.recipe.manifest().name.clone(),
-                    transcript: Some(self.transcript(&[])),
-                };
-                self.workshop.store.finish_step(tenant, name, &self.work.step, nothing).await?;
-            }
-            other => other?,
+        if let Err(error) = self.workshop.store.finish_step(tenant, name, &self.work.step, commit).await {
+            let (reason, refused) = refusal(error)?;
+            next = None;
+            self.work.step.outcome = StepOutcome::Failed { reason };
+            // What was refused may be in the transcript, and the step must end.
+            let transcript = refused.is_none().then(|| self.transcript(&[]));
+            fault = refused.or(fault);
+            let nothing = Commit { transcript, ..Commit::default() };
+            self.workshop.store.finish_step(tenant, name, &self.work.step, nothing).await?;
         }
         if let Some((release, weights)) = next {
             self.swap(&scenario, release, weights).await;

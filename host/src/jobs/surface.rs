@@ -4,9 +4,9 @@
 
 use std::collections::BTreeMap;
 
-use reef_core::{RecordId, ReleaseId, ReleaseOrigin, Sample, Step, Surface};
+use reef_core::{RecordId, ReleaseId, ReleaseManifest, ReleaseOrigin, Sample, Step, Surface};
 use reef_sandbox::{PoolSample, Recipe};
-use reef_store::{Pool, StepInputs, Store, StoreError};
+use reef_store::{ListedRelease, Pool, StepInputs, Store, StoreError};
 
 use super::run_step::{StepError, Workshop};
 use crate::scenarios::{Scenario, ScenarioKey};
@@ -111,22 +111,36 @@ pub fn fresh(samples: Vec<Sample>) -> Vec<PoolSample> {
     samples.into_iter().map(|sample| PoolSample { sample, lag: 0 }).collect()
 }
 
-/// The head and its ancestors by content, newest first. A rollback continues from where it returned to.
+/// The head and its ancestors by content, newest first. A rollback continues from where it returned to, and a promotion
+/// from the candidate that it took: answers that a canary drew from it are answers of the weights that serve now.
 pub async fn lineage(store: &Store, scenario: &Scenario, max_staleness: u32) -> Result<Vec<ReleaseId>, StepError> {
     let (tenant, name) = &scenario.key;
     let mut release = scenario.served().release.clone();
     let mut lineage = vec![release.release_id.clone()];
+    let mut all = Vec::new();
     while lineage.len() <= max_staleness as usize {
-        let previous = match (&release.manifest.origin, &release.manifest.parent) {
-            (ReleaseOrigin::Rollback { to }, _) => to.clone(),
-            (_, Some(parent)) => parent.clone(),
-            (_, None) => break,
-        };
+        if all.is_empty() && matches!(release.manifest.origin, ReleaseOrigin::Promotion { .. }) {
+            all = store.releases_of(tenant, name, Surface::Weights).await?;
+        }
+        let Some(previous) = before(&release.manifest, &all) else { break };
         let Some(listed) = store.release(tenant, name, &previous).await? else { break };
         release = listed.release;
         lineage.push(previous);
     }
     Ok(lineage)
+}
+
+/// The release before this one by content: what it is a copy of, else its parent. `all`: the releases of weights, among
+/// which the candidate of a promotion is found by its step.
+pub fn before(manifest: &ReleaseManifest, all: &[ListedRelease]) -> Option<ReleaseId> {
+    let copied = match &manifest.origin {
+        ReleaseOrigin::Rollback { to } => Some(to),
+        ReleaseOrigin::Promotion { step } => (all.iter().map(|listed| &listed.release))
+            .find(|release| release.manifest.origin == ReleaseOrigin::Step { step: *step })
+            .map(|release| &release.release_id),
+        _ => None,
+    };
+    copied.or(manifest.parent.as_ref()).cloned()
 }
 
 /// The trace of the report that a step begins with.
@@ -141,4 +155,53 @@ pub async fn report_trace(
         reef_store::RecordBody::Report(report) => report.traceparent,
         reef_store::RecordBody::Inference(_) | reef_store::RecordBody::Instruction(_) => None,
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use reef_core::{ContentId, Release, ScenarioName, TenantId};
+    use reef_store::ReleaseStatus;
+
+    use super::*;
+
+    fn id(n: u32) -> ReleaseId {
+        ReleaseId::parse(format!("{n:040x}")).expect("valid")
+    }
+
+    fn listed(n: u32, parent: Option<u32>, origin: ReleaseOrigin) -> ListedRelease {
+        let manifest = ReleaseManifest {
+            tenant: TenantId::parse("acme").expect("valid"),
+            scenario: ScenarioName::parse("spell").expect("valid"),
+            surface: Surface::Weights,
+            sequence: n,
+            parent: parent.map(id),
+            origin,
+            base_model: "0".repeat(64),
+            recipe: None,
+            seed: None,
+            records: None,
+            metrics: BTreeMap::new(),
+            evaluation: None,
+            decision: None,
+            created_at_ms: 0,
+        };
+        let content_id = ContentId::parse(format!("{n:064x}")).expect("valid");
+        ListedRelease { release: Release { release_id: id(n), content_id, manifest }, status: ReleaseStatus::Retained }
+    }
+
+    #[test]
+    fn a_promotion_goes_on_from_its_candidate_and_a_rollback_from_what_it_returned_to() {
+        // Step 1 made candidate 1 of the base; step 2 moved the head to 2; then the candidate was promoted as 3.
+        let all = [
+            listed(0, None, ReleaseOrigin::Base),
+            listed(1, Some(0), ReleaseOrigin::Step { step: 1 }),
+            listed(2, Some(0), ReleaseOrigin::Step { step: 2 }),
+            listed(3, Some(2), ReleaseOrigin::Promotion { step: 1 }),
+            listed(4, Some(3), ReleaseOrigin::Rollback { to: id(2) }),
+        ];
+        let walked: Vec<_> = all.iter().map(|one| before(&one.release.manifest, &all)).collect();
+        assert_eq!(walked, [None, Some(id(0)), Some(id(0)), Some(id(1)), Some(id(2))]);
+        let gone = before(&all[3].release.manifest, &[]);
+        assert_eq!(gone, Some(id(2)), "the parent, where the candidate is not to be found");
+    }
 }

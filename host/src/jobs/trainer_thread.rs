@@ -275,10 +275,11 @@ impl Training for StepTraining {
     ) -> Result<u32, TrainingError> {
         let source = self.samples.get(item as usize);
         let source = source.ok_or_else(|| TrainingError::Other(format!("sample {item} is gone")))?;
-        if prompt.as_ref().is_some_and(|prompt| self.start.held_out.contains_prompt(prompt)) {
+        let made = derived(&source.sample, prompt, response);
+        if self.start.held_out.is_answered_in(&made.trajectory) {
             return Err(TrainingError::Invalid("prompt: it is the prompt of a held-out task".to_owned()));
         }
-        self.derived.push(Arc::new(derived(&source.sample, prompt, response)));
+        self.derived.push(Arc::new(made));
         u32::try_from(self.samples.len() + self.derived.len() - 1)
             .map_err(|_| TrainingError::Budget("a step has no room for more samples".to_owned()))
     }

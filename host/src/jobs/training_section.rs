@@ -26,8 +26,8 @@ pub struct TrainingSection {
     pub step_seconds_max: u64,
     /// Samples that one selection sees.
     pub pool_max: u32,
-    /// Steps between two checks that the head still scores on the held-out tasks what it did when it was released;
-    /// 0 = never.
+    /// Steps of the weights between two checks that the head still scores on the held-out tasks what it did when it was
+    /// released; 0 = never.
     pub recheck_every: u32,
     /// Roll back when a check shows that it does not; else only alarm.
     pub recheck_rollback: bool,

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use reef_core::{ContentId, Message, sha256_hex};
+use reef_core::{ContentId, Measurement, Message, sha256_hex};
 use reef_release::ReleaseFile;
 use reef_sandbox::{ChatRequest, Completion, Finish, Models, ModelsError, Usage};
 use reef_store::ModelCall;
@@ -277,17 +277,47 @@ impl Models for Playback {
     }
 }
 
-/// Scores of a binding that a step heard, by lots of tasks from the first on, up to the first that it did not ask for.
-pub fn heard_scores(calls: &[ModelCall], binding: &str, lots: impl Iterator<Item = Range<u32>>) -> Vec<f64> {
-    let mut scores = Vec::new();
+/// How a binding did on the tasks of a step, by lots from the first on, up to the first that the step did not ask for.
+/// The tasks of a lot that did not come together were asked for one by one; one of them without a score failed.
+pub fn heard_scores(calls: &[ModelCall], binding: &str, lots: impl Iterator<Item = Range<u32>>) -> Vec<Measurement> {
+    let mut measured = Vec::new();
     for lot in lots {
-        let asked = question("held-out-scores", binding, json!([lot.start, lot.end.saturating_sub(lot.start)]));
-        let mut same = calls.iter().filter(|call| key(call) == key(&asked));
-        let heard = same.find_map(|call| call.answer.as_ref().ok());
-        let Some(Ok(heard)) = heard.map(|value| serde_json::from_value::<Vec<f64>>(value.clone())) else { break };
-        scores.extend(heard);
+        match heard_lot(calls, binding, lot.clone()) {
+            Lot::NotAsked => break,
+            Lot::Scored(scores) => measured.extend(scores.into_iter().map(Measurement::of)),
+            Lot::Failed => measured.extend(lot.map(|task| heard_task(calls, binding, task))),
+        }
     }
-    scores
+    measured
+}
+
+fn heard_task(calls: &[ModelCall], binding: &str, task: u32) -> Measurement {
+    let score = match heard_lot(calls, binding, task..task.saturating_add(1)) {
+        Lot::Scored(scores) => scores.first().copied(),
+        Lot::Failed | Lot::NotAsked => None,
+    };
+    score.map_or_else(|| Measurement::Failed(format!("no score of task {task} came in the step")), Measurement::of)
+}
+
+/// What came of the question for the scores of some tasks.
+enum Lot {
+    NotAsked,
+    Failed,
+    Scored(Vec<f64>),
+}
+
+fn heard_lot(calls: &[ModelCall], binding: &str, tasks: Range<u32>) -> Lot {
+    let count = tasks.end.saturating_sub(tasks.start);
+    let asked = question("held-out-scores", binding, json!([tasks.start, count]));
+    let mut found = Lot::NotAsked;
+    for call in calls.iter().filter(|call| key(call) == key(&asked)) {
+        let scores = call.answer.as_ref().ok().and_then(|value| serde_json::from_value::<Vec<f64>>(value.clone()).ok());
+        match scores.filter(|scores| scores.len() == count as usize) {
+            Some(scores) => return Lot::Scored(scores),
+            None => found = Lot::Failed,
+        }
+    }
+    found
 }
 
 fn refusal_to_json(error: &ModelsError) -> Value {
@@ -377,17 +407,31 @@ mod tests {
         assert!(playback.divergence().expect("more to come").starts_with("2 model calls"));
         let scores = models.held_out_scores("candidate", 0, 2).expect("scores");
         assert_eq!(scores, Echo.held_out_scores("", 0, 2).expect("scores"), "bit for bit");
-        assert_eq!(
-            heard_scores(&recorded(), "candidate", [0..2, 2..4].into_iter()),
-            scores,
-            "as far as they were asked"
-        );
-        assert!(
-            heard_scores(&recorded(), "served", std::iter::once(0..2)).is_empty(),
-            "other tasks than were asked for"
-        );
         models.held_out_scores("served", 1, 1).expect("scores");
         assert_eq!(playback.divergence(), None);
+    }
+
+    #[test]
+    fn scores_are_heard_by_lots_and_one_by_one_where_a_task_of_a_lot_failed() {
+        let call = |first: u32, count: u32, answer: Result<&[f64], &str>| ModelCall {
+            answer: answer.map(|scores| json!(scores)).map_err(|told| json!(["other", told])),
+            ..question("held-out-scores", "candidate", json!([first, count]))
+        };
+        let calls = [
+            call(0, 2, Ok(&[0.5, 0.25])),
+            call(2, 3, Err("the engine stopped")),
+            call(2, 1, Ok(&[1.0])),
+            call(3, 1, Err("the engine stopped")),
+            call(4, 1, Ok(&[0.0])),
+        ];
+        let heard = |binding: &str, lots: &[(u32, u32)]| {
+            let scores = heard_scores(&calls, binding, lots.iter().map(|(first, end)| *first..*end));
+            scores.iter().map(Measurement::score).collect::<Vec<_>>()
+        };
+        let all = [Some(0.5), Some(0.25), Some(1.0), None, Some(0.0)];
+        assert_eq!(heard("candidate", &[(0, 2), (2, 5), (5, 7)]), all, "as far as they were asked for");
+        assert_eq!(heard("candidate", &[(0, 5)]), [], "no such lot was asked for");
+        assert_eq!(heard("served", &[(0, 2)]), [], "nor of another binding");
     }
 
     #[test]

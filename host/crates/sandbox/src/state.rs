@@ -57,6 +57,7 @@ impl Bucket {
 
     fn set(&mut self, key: String, value: Vec<u8>) -> Result<(), StateError> {
         check_owner(&key).map_err(StateError::Other)?;
+        check_text(&key).map_err(StateError::Other)?;
         check_entry(&key, &value).map_err(StateError::TooLarge)?;
         self.check_changes(&key)?;
         let old = self.get(&key).map(|old| entry_bytes(&key, old));
@@ -137,8 +138,18 @@ pub(crate) fn check_owner(key: &str) -> Result<(), String> {
     Err(format!("the key '{shown}' belongs to the host, as all that start with '{HOST_STATE_PREFIX}'; choose another"))
 }
 
+/// Not every database keeps every text, and the one that does not refuses it when the step has been done already. The
+/// error is a sentence.
+fn check_text(key: &str) -> Result<(), String> {
+    if !key.contains(char::is_control) {
+        return Ok(());
+    }
+    Err(format!("the key '{}' has a control character, which not every database keeps; encode it", clean(key, 64)))
+}
+
 /// The limits of one entry. The error is a sentence.
 pub(crate) fn check_entry(key: &str, value: &[u8]) -> Result<(), String> {
+    check_text(key)?;
     if key.is_empty() || key.len() > KEY_BYTES_MAX {
         return Err(format!("a key has 1 to {KEY_BYTES_MAX} bytes and this one has {}", key.len()));
     }
@@ -249,6 +260,19 @@ mod tests {
         }
         bucket.set("reefs".into(), vec![1]).expect("its own");
         assert_eq!(bucket.into_writes().len(), 1);
+    }
+
+    #[test]
+    fn keys_with_control_characters_are_refused_and_can_be_deleted() {
+        let mut bucket = Bucket::new(BTreeMap::from([("old\0".to_owned(), vec![1])]), 1_000);
+        for key in ["a\0b", "\n", "tab\t", "\u{7f}", "\u{85}"] {
+            let told = bucket.set(key.into(), vec![]).expect_err("refused");
+            assert!(matches!(&told, StateError::Other(told) if told.contains("control character")), "{told}");
+            assert!(check_entry(key, &[]).is_err(), "nor does a migration bring {key:?}");
+        }
+        bucket.delete("old\0").expect("kept by an earlier version");
+        bucket.set("größe: 1 / ∞".into(), vec![1]).expect("any other text");
+        assert_eq!(bucket.into_writes(), [("größe: 1 / ∞".to_owned(), Some(vec![1])), ("old\0".to_owned(), None)]);
     }
 
     #[test]

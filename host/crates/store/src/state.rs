@@ -14,8 +14,12 @@ use crate::sql::{self, Connection};
 const KEY_BYTES_MAX: usize = 256;
 /// Bytes of a value (interface `state`).
 const VALUE_BYTES_MAX: usize = 64 << 10;
-/// Keys that one step may write.
-const WRITES_MAX: usize = 10_000;
+/// Keys that one call of a recipe may change (interface `state`).
+const CALL_WRITES_MAX: usize = 10_000;
+/// Keys of the host's own that are written beside them: where the recipe is in the log, its label, its critic.
+const HOST_WRITES_MAX: usize = 16;
+/// Keys that one step may write: what its two calls, the proposal and its evaluation, change at most has room.
+const WRITES_MAX: usize = 2 * CALL_WRITES_MAX + HOST_WRITES_MAX;
 /// Bytes of a recipe's name.
 const RECIPE_BYTES_MAX: usize = 128;
 

@@ -14,6 +14,7 @@ use crate::key::Key;
 use crate::releases::{self, ReleaseRow};
 use crate::sql::{self, Connection};
 use crate::state::{self, StateWrites};
+use crate::surfaces;
 
 /// Samples of one batch.
 const BATCH_MAX: usize = 16_384;
@@ -312,7 +313,8 @@ async fn settle(conn: &mut Connection, key: &Key, number: u32) -> Result<(), Fau
     Ok(())
 }
 
-/// Returns the batch to the pool; a report that was amended or taken back meanwhile is retired instead.
+/// Returns the batch to the pool; a report that was amended or taken back meanwhile is retired instead. Where the
+/// surface went while the step ran, nobody comes for that pool, and nothing is left in it.
 async fn give_back(conn: &mut Connection, key: &Key, step: &Step) -> Result<(), Fault> {
     let sql = "UPDATE samples SET step = NULL, state = 'retired', retired_at_ms = $4, \
                  reason = CASE WHEN amended_by IS NULL THEN 'retracted' ELSE 'amended by report: ' || amended_by END \
@@ -323,7 +325,11 @@ async fn give_back(conn: &mut Connection, key: &Key, step: &Step) -> Result<(), 
     query.bind(step.now_ms).execute(&mut *conn).await?;
     let sql = "UPDATE samples SET step = NULL, state = 'pending' \
                WHERE tenant = $1 AND scenario = $2 AND step = $3 AND state = 'reserved'";
-    sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(step.step).execute(conn).await?;
+    sql::query(sql).bind(key.tenant()).bind(key.scenario()).bind(step.step).execute(&mut *conn).await?;
+    let surface = releases::surface_of(conn, key, &step.parent).await?.unwrap_or(Surface::Weights);
+    if !surfaces::select(conn, key).await?.contains(&surface) {
+        surfaces::end(conn, key, surface).await?;
+    }
     Ok(())
 }
 

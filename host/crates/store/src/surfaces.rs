@@ -33,7 +33,8 @@ impl Store {
     }
 }
 
-async fn select(conn: &mut Connection, key: &Key) -> Result<Vec<Surface>, Fault> {
+/// The surfaces on which reports become samples.
+pub(crate) async fn select(conn: &mut Connection, key: &Key) -> Result<Vec<Surface>, Fault> {
     let sql = "SELECT learns FROM scenarios WHERE tenant = $1 AND name = $2";
     let found: Option<String> = sql::query(sql).bind(key.tenant()).bind(key.scenario()).scalar_optional(conn).await?;
     read_surfaces(&found.ok_or_else(|| key.unknown())?)
@@ -77,7 +78,7 @@ async fn begin(conn: &mut Connection, key: &Key, surface: Surface) -> Result<(),
 }
 
 /// What waits on a surface that does not learn keeps its records from being dropped, and nobody comes for it.
-async fn end(conn: &mut Connection, key: &Key, surface: Surface) -> Result<(), Fault> {
+pub(crate) async fn end(conn: &mut Connection, key: &Key, surface: Surface) -> Result<(), Fault> {
     let sql = "DELETE FROM samples WHERE tenant = $1 AND scenario = $2 AND surface = $3 AND state = 'pending' AND EXISTS ( \
                  SELECT 1 FROM samples AS other WHERE other.tenant = $1 AND other.scenario = $2 \
                    AND other.report = samples.report AND other.surface <> $3)";

@@ -198,6 +198,24 @@ async fn an_ending_that_contradicts_itself_is_refused() {
 }
 
 #[tokio::test]
+async fn what_two_calls_may_change_fits_one_step_and_one_that_does_not_fit_can_still_fail() {
+    const TWO_CALLS: usize = 20_000;
+    const OF_THE_HOST: usize = 16;
+    let fixture = with_samples(1).await;
+    let first = step(1, &fixture.base, &["g-1"]);
+    fixture.begin(&first).await.expect("begun");
+    let keys = |count: usize| remembering((0..count).map(|key| written(&key.to_string(), b"1")).collect());
+    let refusal = fixture.finish(&skipped(&first), keys(TWO_CALLS + OF_THE_HOST + 1)).await.expect_err("too many");
+    assert!(matches!(&refusal, StoreError::Invalid(told) if told.contains("20017 state writes")), "{refusal}");
+    assert_eq!(fixture.running().await.map(|step| step.step), Some(1), "it still runs");
+    fixture.finish(&failed(&first), remembering(Vec::new())).await.expect("without what was refused");
+    let second = step(2, &fixture.base, &["g-1"]);
+    fixture.begin(&second).await.expect("its batch is free again");
+    fixture.finish(&skipped(&second), keys(TWO_CALLS + OF_THE_HOST)).await.expect("all of it");
+    assert_eq!(state(&fixture).await.len(), TWO_CALLS + OF_THE_HOST);
+}
+
+#[tokio::test]
 async fn steps_are_listed_newest_first() {
     let fixture = with_samples(1).await;
     for number in 1..=3 {

@@ -113,6 +113,21 @@ async fn a_surface_that_comes_finds_what_was_reported_and_one_that_goes_leaves_n
 }
 
 #[tokio::test]
+async fn what_a_failed_step_held_for_a_surface_that_went_waits_for_nobody() {
+    let mut fixture = both(2).await;
+    let read = step(1, &harness(100, None, ReleaseOrigin::Base), &["g-1"]);
+    fixture.begin(&read).await.expect("begun");
+    fixture.reopen().await;
+    learn_on(&fixture, &[Surface::Weights]).await;
+    assert_eq!(states(&fixture, Surface::Harness).await, [0, 1, 0, 0], "the step that was cut off holds its batch");
+    fixture.finish(&failed(&read), Commit::default()).await.expect("ended");
+    assert_eq!(states(&fixture, Surface::Harness).await, [0, 0, 0, 0]);
+    assert_eq!(states(&fixture, Surface::Weights).await, [2, 0, 0, 0], "the surface that stays has all of them");
+    learn_on(&fixture, &BOTH).await;
+    assert_eq!(states(&fixture, Surface::Harness).await, [2, 0, 0, 0], "and one that returns finds them again");
+}
+
+#[tokio::test]
 async fn each_surface_has_a_recipe_of_its_own() {
     let fixture = Fixture::new().await;
     let using = |surface, digest: char| RecipeUse {
