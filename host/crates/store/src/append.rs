@@ -112,9 +112,11 @@ impl<'e> Batch<'e> {
             None => {}
         }
         if let Some(unknown) = entry.references().iter().find(|id| !self.is_inference(id)) {
-            let gone = self.known.get(unknown.as_str()) == Some(&Known::Gone);
-            let refusal = if gone { StoreError::Gone } else { StoreError::UnknownReference };
+            let refusal = if self.is_gone(unknown) { StoreError::Gone } else { StoreError::UnknownReference };
             return Ok(Err(refusal(unknown.clone())));
+        }
+        if let Some(old) = entry.amends().filter(|old| self.is_gone(old)) {
+            return Ok(Err(StoreError::Gone(old.clone())));
         }
         if let Some(old) = entry.amends()
             && let Err(refusal) = feedback::amendable(conn, &entry.key, old).await?
@@ -125,6 +127,10 @@ impl<'e> Batch<'e> {
         self.places.insert(id.as_str(), self.accepted.len());
         self.accepted.push((self.last, entry));
         Ok(Ok(Appended { sequence: self.last, duplicate: false }))
+    }
+
+    fn is_gone(&self, id: &RecordId) -> bool {
+        self.known.get(id.as_str()) == Some(&Known::Gone)
     }
 
     fn is_inference(&self, id: &RecordId) -> bool {

@@ -154,7 +154,7 @@ impl World {
                 self.with_references += 1;
             }
             Err(StoreError::Conflict(told)) => assert!(told.contains("was amended by"), "{told}"),
-            Err(StoreError::UnknownReference(id)) => assert!(self.gone.contains(&id), "{id} is there"),
+            Err(StoreError::Gone(id)) => assert!(self.gone.contains(&id), "{id} is there"),
             Err(other) => panic!("{other}"),
         }
     }
@@ -172,8 +172,8 @@ impl World {
     async fn repeat(&mut self, n: usize) {
         let Some(same) = self.any_report(n) else { return };
         if self.gone.contains(&same.id) {
-            let told = self.fixture.report(same).await;
-            assert!(matches!(&told, Err(StoreError::Conflict(told)) if told.contains("was erased")), "{told:?}");
+            let gone = StoreError::Gone(same.id.clone());
+            assert_eq!(self.fixture.report(same).await, Err(gone));
         } else {
             assert!(self.fixture.report(same).await.expect("a retry").duplicate);
         }
