@@ -57,9 +57,9 @@ pub fn target() -> PathBuf {
     binary.ancestors().nth(3).expect("target/debug/deps/reef").to_path_buf()
 }
 
-/// The `reef` command.
+/// The `reef` command, or the program that REEF_TEST_PROGRAM names in its place.
 pub fn reef() -> Command {
-    let path = target().join("debug/reef");
+    let path = std::env::var_os("REEF_TEST_PROGRAM").map_or_else(|| target().join("debug/reef"), PathBuf::from);
     assert!(path.exists(), "{} is missing; run 'cargo build -p reef'", path.display());
     let mut command = Command::new(path);
     command.current_dir(root()).env_remove("REEF_TOKEN").env_remove("REEF_CONFIG");

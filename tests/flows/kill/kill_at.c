@@ -33,7 +33,7 @@ static char committing[DESCRIPTORS];
 /* What SQLite writes and syncs alone when it begins its log anew, which depends on when the log was folded. */
 #define LOG_HEAD_BYTES 32
 
-__attribute__((constructor)) static void begin(void)
+__attribute__((constructor)) void kill_at_begin(void)
 {
 	const char *path = getenv("KILL_TRACE");
 	kill_at = getenv("KILL_AT");
