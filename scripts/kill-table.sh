@@ -12,10 +12,10 @@ mkdir -p "$REEF_KILL_REPORTS"
 # The programs are copied, so that others may be built meanwhile.
 ground="$(mktemp -d)"
 trap 'kill $(jobs -p) 2>/dev/null; rm -rf "$ground"' EXIT
-cargo build -p reef
-tests="$(cargo test -p reef-tests --no-run --message-format=json | python3 -c '
+tests="$(cargo build --workspace --lib --bins --tests --message-format=json | python3 -c '
 import json, sys
-print([row["executable"] for row in map(json.loads, sys.stdin) if row.get("executable")][-1])')"
+rows = [json.loads(line) for line in sys.stdin]
+print(next(row["executable"] for row in rows if row.get("executable") and "tests/main.rs" in row["target"]["src_path"]))')"
 mkdir -p "$ground/debug/deps"
 cp target/debug/reef "$ground/debug/"
 cp "$tests" "$ground/debug/deps/tests"
