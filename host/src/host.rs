@@ -356,7 +356,7 @@ pub fn engine_config(config: &Config) -> EngineConfig {
         queue_max: config.engine.queue_max,
         tenants: auth::tenants(&config.auth),
         lora: config.engine.lora,
-        training_device: config.training.device,
+        training: config.training.compute(),
         weights: config.engine.weights,
         cache_bytes_max: config.engine.cache_mb_max.saturating_mul(1 << 20),
     }

@@ -85,7 +85,7 @@ pub async fn figures(engine: &Engine, config: &Config, shape: Shape, runs: usize
         "resident_mb_peak": resident_mb("VmHWM:"),
         "lora": config.engine.lora,
         "workers": config.training.workers,
-        "device": config.training.device,
+        "training": config.training.compute(),
         "model": engine.info().name,
     }))
 }

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use reef_core::{InvalidName, ReleaseId, ScenarioName};
-use reef_engine::TrainingDevice;
+use reef_engine::{Compute, Precision, TrainingDevice};
 use reef_sandbox::{Compiler, Sandbox, SandboxConfig};
 use rustix::process::setpriority_process;
 use serde_json::Value;
@@ -32,7 +32,7 @@ use crate::config::{Config, print_config};
 use crate::demo;
 use crate::error::StartError;
 use crate::host;
-use crate::jobs::training_section::WORKER_COMMAND;
+use crate::jobs::training_section::{TrainingSection, WORKER_COMMAND};
 use crate::telemetry::{LogFormat, Telemetry};
 
 /// A server that makes agents learn from their own use.
@@ -200,6 +200,15 @@ struct BenchArgs {
     /// With --training: auto, cpu or cuda:N.
     #[arg(long, default_value_t = TrainingDevice::Cpu, requires = "training")]
     device: TrainingDevice,
+    /// With --training: f32 or bf16.
+    #[arg(long, default_value_t = Precision::F32, requires = "training")]
+    precision: Precision,
+    /// With --training: positions of one forward and backward pass.
+    #[arg(long, default_value_t = Compute::default().micro_batch_tokens, requires = "training")]
+    micro_batch_tokens: usize,
+    /// With --training: compute each block again on the way back.
+    #[arg(long, requires = "training")]
+    gradient_checkpointing: bool,
     /// Only the figures of the store; needs no model.
     #[arg(long, conflicts_with_all = ["sandbox", "swap_seconds", "training"])]
     store: bool,
@@ -398,7 +407,14 @@ async fn run_bench(args: BenchArgs) -> Result<(), StartError> {
     let runs = usize::from(args.runs);
     config.store.postgres_env = args.postgres_env;
     config.engine.threads = args.threads;
-    (config.training.workers, config.training.device) = (args.workers, args.device);
+    config.training = TrainingSection {
+        workers: args.workers,
+        device: args.device,
+        precision: args.precision,
+        micro_batch_tokens: args.micro_batch_tokens,
+        gradient_checkpointing: args.gradient_checkpointing,
+        ..config.training
+    };
     config.training.check().map_err(StartError::Config)?;
     let results = match (args.sandbox, args.store, args.training, args.swap_seconds) {
         (true, ..) => bench::sandbox_only(&config, &guests, runs).await?,

@@ -1,7 +1,7 @@
 //! The part of the configuration that says how steps train, and the workers that follow from it.
 //! `Config` holds it; the trainer's thread gets what it makes.
 
-use reef_engine::TrainingDevice;
+use reef_engine::{Compute, Precision, TrainingDevice};
 use reef_engine::train::{Launch, Transport, WORKERS_MAX, Workers};
 use serde::{Deserialize, Serialize};
 
@@ -18,6 +18,12 @@ pub struct TrainingSection {
     pub share: f64,
     /// Where it computes: auto, cpu or cuda:N.
     pub device: TrainingDevice,
+    /// Numbers of the frozen weights and of what is multiplied with them: f32 or bf16.
+    pub precision: Precision,
+    /// Positions of one forward and backward pass.
+    pub micro_batch_tokens: usize,
+    /// Compute each block again on the way back, instead of keeping what it computed.
+    pub gradient_checkpointing: bool,
     /// Processes that compute each batch together, the server's included.
     pub workers: usize,
     /// How their gradients add up: tcp or nccl.
@@ -35,9 +41,13 @@ pub struct TrainingSection {
 
 impl Default for TrainingSection {
     fn default() -> Self {
+        let Compute { device, precision, micro_batch_tokens, gradient_checkpointing } = Compute::default();
         Self {
             share: 0.5,
-            device: TrainingDevice::Cpu,
+            device,
+            precision,
+            micro_batch_tokens,
+            gradient_checkpointing,
             workers: 1,
             reduce: Transport::Tcp,
             step_seconds_max: 1800,
@@ -60,10 +70,21 @@ impl TrainingSection {
         if self.reduce == Transport::Nccl && self.device == TrainingDevice::Cpu {
             return Err("training.reduce is nccl and training.device is cpu; use a GPU, cuda:N, or tcp".to_owned());
         }
+        self.compute().check().map_err(|problem| format!("training.{problem}"))?;
         if self.pool_max == 0 || self.step_seconds_max == 0 {
             return Err("training.pool_max and training.step_seconds_max must be at least 1".to_owned());
         }
         Ok(())
+    }
+
+    /// The engine's part.
+    pub fn compute(&self) -> Compute {
+        Compute {
+            device: self.device,
+            precision: self.precision,
+            micro_batch_tokens: self.micro_batch_tokens,
+            gradient_checkpointing: self.gradient_checkpointing,
+        }
     }
 }
 
@@ -95,6 +116,7 @@ mod tests {
             (TrainingSection { workers: 0, ..default() }, "training.workers"),
             (TrainingSection { workers: WORKERS_MAX + 1, ..default() }, "training.workers"),
             (TrainingSection { reduce: Transport::Nccl, ..default() }, "training.reduce"),
+            (TrainingSection { micro_batch_tokens: 0, ..default() }, "training.micro_batch_tokens is 0"),
             (TrainingSection { step_seconds_max: 0, ..default() }, "training.step_seconds_max"),
         ] {
             assert!(check(section).expect_err(told).contains(told), "{told}");

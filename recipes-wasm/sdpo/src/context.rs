@@ -24,15 +24,48 @@ pub fn sibling(solutions: &[Option<String>], own: usize) -> Option<&str> {
     others.filter_map(|(_, solution)| solution.as_deref()).next()
 }
 
-/// The text that is added to the request; `None` = the teacher knows no more than the student.
-pub fn context(solution: Option<&str>, feedback: Option<&str>) -> Option<String> {
-    let solution = solution.map(|text| format!("A correct answer to this: <solution>{text}</solution>"));
-    let feedback = feedback.map(|text| format!("What was said of an earlier attempt: <feedback>{text}</feedback>"));
-    let known: Vec<String> = solution.into_iter().chain(feedback).collect();
-    if known.is_empty() {
-        return None;
+/// The place of a solution in its template.
+pub const SOLUTION: &str = "{solution}";
+/// The place of feedback in its template.
+pub const FEEDBACK: &str = "{feedback}";
+
+/// The templates where none are set, in the order of `Templates`.
+pub const TEMPLATES: [&str; 3] = [
+    "A correct answer to this: <solution>{solution}</solution>",
+    "What was said of an earlier attempt: <feedback>{feedback}</feedback>",
+    "Now answer the original request.",
+];
+
+/// How a teacher is told what it knows.
+#[derive(Debug, Clone)]
+pub struct Templates {
+    /// Of a sibling that succeeded.
+    pub solution: String,
+    /// Of what the environment said.
+    pub feedback: String,
+    /// What comes last; may be empty.
+    pub closing: String,
+}
+
+impl Default for Templates {
+    fn default() -> Self {
+        let [solution, feedback, closing] = TEMPLATES.map(str::to_owned);
+        Self { solution, feedback, closing }
     }
-    Some(format!("{}\n\nNow answer the original request.", known.join("\n\n")))
+}
+
+impl Templates {
+    /// The text that is added to the request; `None` = the teacher knows no more than the student.
+    pub fn context(&self, solution: Option<&str>, feedback: Option<&str>) -> Option<String> {
+        let solution = solution.map(|text| self.solution.replace(SOLUTION, text));
+        let feedback = feedback.map(|text| self.feedback.replace(FEEDBACK, text));
+        let known: Vec<String> = solution.into_iter().chain(feedback).collect();
+        if known.is_empty() {
+            return None;
+        }
+        let closing = Some(self.closing.clone()).filter(|line| !line.is_empty());
+        Some(known.into_iter().chain(closing).collect::<Vec<_>>().join("\n\n"))
+    }
 }
 
 /// An answer without its reasoning, trimmed; reasoning that the prompt began or that never ended goes too.

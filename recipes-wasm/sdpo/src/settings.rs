@@ -2,7 +2,7 @@
 
 use reef_recipe::prelude::*;
 
-use crate::context::Feedback;
+use crate::context::{self, Feedback, TEMPLATES, Templates};
 
 /// What the environment said of the answer; the host gives out at most 64 KiB of it.
 pub(crate) const FEEDBACK: Field<&'static str> =
@@ -26,6 +26,18 @@ const FEEDBACK_ONLY_WITHOUT_SOLUTION: Key<bool> = Key::flag(
     true,
     "feedback is read only where no sibling has succeeded",
 );
+const SOLUTION_TEMPLATE: Key<&'static str> = Key::text(
+    "solution_template",
+    TEMPLATES[0],
+    "how a sibling that succeeded is told; {solution} is replaced",
+);
+const FEEDBACK_TEMPLATE: Key<&'static str> = Key::text(
+    "feedback_template",
+    TEMPLATES[1],
+    "how feedback is told; {feedback} is replaced",
+);
+const CLOSING_LINE: Key<&'static str> =
+    Key::text("closing_line", TEMPLATES[2], "what the teacher reads last");
 const MAX_TEACHER_TOKENS: Key<u32> = Key::count(
     "max_teacher_tokens",
     18_432,
@@ -59,6 +71,9 @@ pub(crate) fn keys(manifest: Manifest) -> Manifest {
         .key(SUCCESS_REWARD_THRESHOLD)
         .key(INCLUDE_ENVIRONMENT_FEEDBACK)
         .key(FEEDBACK_ONLY_WITHOUT_SOLUTION)
+        .key(SOLUTION_TEMPLATE)
+        .key(FEEDBACK_TEMPLATE)
+        .key(CLOSING_LINE)
         .key(MAX_TEACHER_TOKENS)
         .key(TOP_K)
         .key(JSD_BETA)
@@ -74,6 +89,7 @@ pub(crate) struct Settings {
     pub grid: Grid,
     pub success: f64,
     pub feedback: Feedback,
+    pub templates: Templates,
     pub max_teacher_tokens: u32,
     pub divergence: Divergence,
     pub support: Support,
@@ -96,6 +112,11 @@ impl Settings {
             grid: Grid::read(&GROUPS_PER_STEP, &ROLLOUTS_PER_GROUP, BATCH_MAX)?,
             success: SUCCESS_REWARD_THRESHOLD.get()?,
             feedback,
+            templates: Templates {
+                solution: template(&SOLUTION_TEMPLATE, context::SOLUTION)?,
+                feedback: template(&FEEDBACK_TEMPLATE, context::FEEDBACK)?,
+                closing: CLOSING_LINE.get()?,
+            },
             max_teacher_tokens: MAX_TEACHER_TOKENS.get()?,
             divergence: Divergence::jensen_shannon(JSD_BETA.get()? as f32),
             support: Support::TopKTail(TOP_K.get()?),
@@ -104,4 +125,10 @@ impl Settings {
             optimizer: Optimizer { gradient_norm_max, ..Optimizer::adamw(LEARNING_RATE.get()?) },
         })
     }
+}
+
+/// A template with its place in it.
+fn template(key: &Key<&'static str>, place: &str) -> Result<String> {
+    let template = key.get()?;
+    if template.contains(place) { Ok(template) } else { Err(Failure::config(key.name, &format!("it has no {place}"))) }
 }

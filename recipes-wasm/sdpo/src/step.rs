@@ -3,7 +3,7 @@
 
 use reef_recipe::prelude::*;
 
-use crate::context::{Feedback, context, sibling, without_thoughts};
+use crate::context::{Feedback, sibling, without_thoughts};
 use crate::settings::{FEEDBACK, Settings};
 
 /// One answer and its teacher.
@@ -96,7 +96,7 @@ fn known(sample: Sample, solution: Option<&str>, settings: &Settings) -> Result<
     // Feedback that the host does not give out is as good as none.
     let feedback = if wanted { FEEDBACK.of(sample).unwrap_or_default() } else { None };
     let feedback = feedback.filter(|text| !text.trim().is_empty());
-    Ok(context(solution, feedback.as_deref()))
+    Ok(settings.templates.context(solution, feedback.as_deref()))
 }
 
 /// The sample whose prompt holds the context, unless it cannot be made or is too long.

@@ -3,7 +3,7 @@
 
 use reef_recipe::Divergence;
 use reef_recipe::distillation::{log_softmax, renormalised, token_importance, top_k, with_tail};
-use reef_recipe_sdpo::context::{context, sibling, without_thoughts};
+use reef_recipe_sdpo::context::{Templates, sibling, without_thoughts};
 
 fn close(found: &[f64], wanted: &[f64], tolerance: f64) {
     assert_eq!(found.len(), wanted.len());
@@ -53,13 +53,14 @@ fn the_first_other_success_is_the_solution() {
 
 #[test]
 fn a_teacher_reads_the_solution_the_feedback_or_both_and_then_the_task() {
-    assert_eq!(context(None, None), None);
-    let solution = context(Some("7"), None).expect("a solution");
+    let told = Templates::default();
+    assert_eq!(told.context(None, None), None);
+    let solution = told.context(Some("7"), None).expect("a solution");
     assert_eq!(solution, "A correct answer to this: <solution>7</solution>\n\nNow answer the original request.");
-    let both = context(Some("7"), Some("8 is wrong")).expect("both");
+    let both = told.context(Some("7"), Some("8 is wrong")).expect("both");
     let (at, then) = (both.find("<solution>7<"), both.find("<feedback>8 is wrong<"));
     assert!(at.is_some() && at < then, "{both}");
-    let feedback = context(None, Some("8 is wrong")).expect("feedback");
+    let feedback = told.context(None, Some("8 is wrong")).expect("feedback");
     assert!(!feedback.contains("solution") && feedback.ends_with("Now answer the original request."));
 }
 

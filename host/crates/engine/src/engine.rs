@@ -16,7 +16,7 @@ use crate::adapter::Lora;
 use crate::adapter::{Adapter, PAIRS};
 use crate::chat::{ChatTemplate, Conversation, Variables, counted};
 use crate::checkpoint::{Checkpoint, unsupported};
-use crate::device::TrainingDevice;
+use crate::compute::Compute;
 use crate::error::EngineError;
 use crate::guide::{Constraint, Guide, Vocabulary};
 use crate::lora_config::LoraConfig;
@@ -52,8 +52,8 @@ pub struct EngineConfig {
     pub cache_bytes_max: usize,
     /// How fresh adapters are made.
     pub lora: LoraConfig,
-    /// Where training computes.
-    pub training_device: TrainingDevice,
+    /// How training computes.
+    pub training: Compute,
 }
 
 /// What was loaded.
@@ -125,7 +125,7 @@ struct Inner {
     config: EngineConfig,
     shape: ModelConfig,
     network: Arc<Network>,
-    /// The f32 weights, read when something trains first.
+    /// The weights that train, read when something trains first.
     model: OnceLock<Arc<Model>>,
     tokenizer: Arc<Tokenizer>,
     vocabulary: OnceLock<Vocabulary>,
@@ -348,7 +348,7 @@ impl Engine {
         &self.0.shape
     }
 
-    /// The base model as f32, for training: read when it is first asked for, then shared.
+    /// The base model for training: read when it is first asked for, then shared.
     pub fn model(&self) -> Result<Arc<Model>, EngineError> {
         if let Some(model) = self.0.model.get() {
             return Ok(Arc::clone(model));
@@ -359,9 +359,9 @@ impl Engine {
             let problem = "it was replaced while the server ran; restart the server to serve and train the new one";
             return Err(unsupported(&self.0.config.model, problem));
         }
-        let device = self.0.config.training_device.ready()?;
-        let read = Arc::new(Model::load(&checkpoint, self.0.shape.clone(), device)?);
-        tracing::info!(?device, "the weights that train are read");
+        let compute = self.0.config.training;
+        let read = Arc::new(Model::load(&checkpoint, self.0.shape.clone(), compute)?);
+        tracing::info!(device = ?read.device(), precision = %compute.precision, "the weights that train are read");
         Ok(Arc::clone(self.0.model.get_or_init(|| read)))
     }
 

@@ -9,6 +9,7 @@ mod architecture;
 mod batch;
 mod chat;
 mod checkpoint;
+mod compute;
 mod control;
 mod device;
 mod engine;
@@ -35,6 +36,7 @@ pub mod train;
 
 pub use adapter::{Adapter, LayerLora, Lora, Pair};
 pub use chat::{ChatCall, ChatTurn, Conversation, MESSAGES_MAX, Variables};
+pub use compute::{Compute, Precision};
 pub use device::TrainingDevice;
 pub use engine::{Engine, EngineConfig, EngineStats, ModelInfo, ServingLoad};
 pub use error::EngineError;

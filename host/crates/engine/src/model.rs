@@ -1,14 +1,18 @@
-//! The network on libtorch, f32, differentiable, in reading order: shape, weights, forward.
+//! The network on libtorch, differentiable, in reading order: shape, weights, forward.
 //! The trainer calls `hidden`; `reef_cpu` serves the same weights in its own forms, and tests compare the
 //! two. q and k are in the layout of Hugging Face (rotation by halves), whatever the file has.
 //!
 //! Legend: `b` rows, `t` positions of a row, `p` of the beginning that rows share and `s` of the rest, `n` = p + b·s,
 //! `d` model width, `h` query heads, `g` key-value heads, `c` width of one head, `v` vocabulary.
 
+mod recompute;
+
 use tch::{Device, Kind, Tensor};
 
+pub(crate) use self::recompute::Kept;
 use crate::adapter::{LayerLora, Lora, Pair};
 use crate::checkpoint::Checkpoint;
+use crate::compute::Compute;
 use crate::error::EngineError;
 use crate::frozen::Frozen;
 
@@ -125,6 +129,7 @@ struct Layer {
 #[derive(Debug)]
 pub struct Model {
     config: ModelConfig,
+    compute: Compute,
     /// `[v, d]`.
     embedding: Frozen,
     layers: Vec<Layer>,
@@ -138,21 +143,23 @@ pub struct Model {
 }
 
 impl Model {
-    /// Reads and fuses the weights onto a device; `config` is the checkpoint's, perhaps with fewer positions.
-    pub(crate) fn load(checkpoint: &Checkpoint, config: ModelConfig, device: Device) -> Result<Self, EngineError> {
-        let source = Source { checkpoint, device };
+    /// Reads and fuses the weights; `config` is the checkpoint's, perhaps with fewer positions.
+    pub(crate) fn load(checkpoint: &Checkpoint, config: ModelConfig, compute: Compute) -> Result<Self, EngineError> {
+        let device = compute.device.ready()?;
+        let source = Source { checkpoint, device, kind: compute.precision.kind() };
         let layers = (0..config.layers).map(|index| Layer::load(&source, &config, index)).collect::<Result<_, _>>()?;
         let table = [config.vocabulary, config.hidden_size];
-        let head = if config.tied { None } else { Some(Frozen::new(source.tensor("lm_head.weight", &table)?)?) };
+        let head = if config.tied { None } else { Some(Frozen::new(source.matrix("lm_head.weight", &table)?)?) };
         let (rope_cos, rope_sin) = rope_tables(&config)?;
         Ok(Self {
-            embedding: Frozen::new(source.tensor("model.embed_tokens.weight", &table)?)?,
+            embedding: Frozen::new(source.matrix("model.embed_tokens.weight", &table)?)?,
             norm: Frozen::new(source.tensor("model.norm.weight", &[config.hidden_size])?)?,
             layers,
             head,
             rope_cos: Frozen::new(rope_cos.f_to_device(device)?)?,
             rope_sin: Frozen::new(rope_sin.f_to_device(device)?)?,
             config,
+            compute,
         })
     }
 
@@ -193,7 +200,14 @@ impl Model {
             rope_cos: Frozen::new(rope_cos).expect("tensor"),
             rope_sin: Frozen::new(rope_sin).expect("tensor"),
             config,
+            compute: Compute::default(),
         }
+    }
+
+    /// The same, computed otherwise.
+    #[cfg(test)]
+    pub(crate) fn computing(self, compute: Compute) -> Self {
+        Self { compute, ..self }
     }
 
     /// The same with another embedding, which is the head too.
@@ -205,6 +219,11 @@ impl Model {
     /// The shape.
     pub fn config(&self) -> &ModelConfig {
         &self.config
+    }
+
+    /// How it computes.
+    pub(crate) fn compute(&self) -> Compute {
+        self.compute
     }
 
     /// Hidden states after the final norm, `[b, t, d]`, of right-padded `tokens_bt` (int64), see `hidden`.
@@ -219,28 +238,41 @@ impl Model {
     /// row. Causal, without a cache, differentiable through the tensors of `adapter`. What stands on padding is
     /// meaningless.
     pub fn hidden(&self, sequences: &Sequences, adapter: Option<&Lora>) -> Result<Tensor, EngineError> {
+        let (spans, rope, mut x_nd) = self.enter(sequences)?;
+        for index in 0..self.layers.len() {
+            x_nd = self.block(index, (&spans, &rope), &x_nd, adapter)?;
+        }
+        rms_norm(&x_nd, &self.norm, self.config.norm_eps)
+    }
+
+    /// How the positions lie and turn, and what enters the first block, `[n, d]`.
+    fn enter(&self, sequences: &Sequences) -> Result<(Spans, Rope, Tensor), EngineError> {
         let spans = sequences.spans()?;
         let max = self.config.context_length;
         if spans.p + spans.s > max as i64 {
             return Err(EngineError::ContextExceeded { prompt: (spans.p + spans.s).unsigned_abs() as usize, max });
         }
         let rope = Rope { cos: spans.of_positions(&self.rope_cos)?, sin: spans.of_positions(&self.rope_sin)? };
-        let scale = adapter.map_or(0.0, Lora::scale);
         let tokens_n = Tensor::f_cat(&[sequences.prefix_p.shallow_clone(), sequences.rest_bs.f_flatten(0, 1)?], 0)?;
-        let mut x_nd = Tensor::f_embedding(&self.embedding, &tokens_n, -1, false, false)?;
-        for (index, layer) in self.layers.iter().enumerate() {
-            let lora = match adapter {
-                Some(adapter) => Some(
-                    adapter
-                        .layers
-                        .get(index)
-                        .ok_or_else(|| EngineError::Adapter(format!("it has no layer {index}")))?,
-                ),
-                None => None,
-            };
-            x_nd = layer.forward(&self.config, (&spans, &rope), &x_nd, lora.map(|lora| (lora, scale)))?;
-        }
-        rms_norm(&x_nd, &self.norm, self.config.norm_eps)
+        let x_nd = Tensor::f_embedding(&self.embedding, &tokens_n, -1, false, false)?.f_to_kind(Kind::Float)?;
+        Ok((spans, rope, x_nd))
+    }
+
+    /// What leaves a block.
+    fn block(
+        &self,
+        index: usize,
+        places: (&Spans, &Rope),
+        x_nd: &Tensor,
+        adapter: Option<&Lora>,
+    ) -> Result<Tensor, EngineError> {
+        let missing = || EngineError::Adapter(format!("it has no layer {index}"));
+        let layer = self.layers.get(index).ok_or_else(missing)?;
+        let lora = match adapter {
+            Some(adapter) => Some((adapter.layers.get(index).ok_or_else(missing)?, adapter.scale())),
+            None => None,
+        };
+        layer.forward(&self.config, places, x_nd, lora)
     }
 
     /// Logits `[.., v]` of hidden states `[.., d]`.
@@ -253,11 +285,17 @@ impl Model {
 struct Source<'a> {
     checkpoint: &'a Checkpoint,
     device: Device,
+    /// Of matrices.
+    kind: Kind,
 }
 
 impl Source<'_> {
     fn tensor(&self, name: &str, shape: &[i64]) -> Result<Tensor, EngineError> {
         Ok(self.checkpoint.tensor(name, shape)?.f_to_device(self.device)?)
+    }
+
+    fn matrix(&self, name: &str, shape: &[i64]) -> Result<Tensor, EngineError> {
+        Ok(self.checkpoint.tensor(name, shape)?.f_to_kind(self.kind)?.f_to_device(self.device)?)
     }
 }
 
@@ -355,9 +393,12 @@ fn rope_tables(config: &ModelConfig) -> Result<(Tensor, Tensor), EngineError> {
     Ok((Tensor::f_cat(&[&cos, &cos], 1)?, Tensor::f_cat(&[&sin.f_neg()?, &sin], 1)?))
 }
 
-/// x · Wᵀ of a frozen weight, through oneDNN: libtorch's own choice for f32 is MKL, which is half as fast on
-/// processors of other makers (measured on AMD, one to 512 rows, forward and backward).
+/// x · Wᵀ of a frozen weight, f32 whatever the weight is. In f32 through oneDNN: libtorch's own choice is MKL, which is
+/// half as fast on processors of other makers (measured on AMD, one to 512 rows, forward and backward).
 fn linear(x: &Tensor, weight: &Tensor) -> Result<Tensor, EngineError> {
+    if weight.kind() != Kind::Float {
+        return Ok(x.f_to_kind(weight.kind())?.f_linear(weight, None::<&Tensor>)?.f_to_kind(Kind::Float)?);
+    }
     if x.device() != Device::Cpu || !tch::utils::has_mkldnn() {
         return Ok(x.f_linear(weight, None::<&Tensor>)?);
     }
@@ -397,7 +438,7 @@ impl Layer {
             Frozen::new(checkpoint.tensor(&format!("model.layers.{index}.{name}.weight"), &[config.hidden_size])?)
         };
         let linear = |name: &str, [input, output]: [i64; 2]| {
-            checkpoint.tensor(&format!("model.layers.{index}.{name}.weight"), &[output, input])
+            checkpoint.matrix(&format!("model.layers.{index}.{name}.weight"), &[output, input])
         };
         let fused = |parts: &[Tensor]| Frozen::new(Tensor::f_cat(parts, 0)?);
         let bias = |name: &str, [_, output]: [i64; 2]| {

@@ -20,13 +20,13 @@ use crate::lora_config::LoraConfig;
 use crate::network::ServedWeights;
 use crate::scheduler::{Event, Finish, FinishReason, Request, Token, Weights};
 
-fn model_path() -> PathBuf {
+pub(crate) fn model_path() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../.deps/models/smollm2-135m-instruct-q4_1.gguf")
 }
 
 fn config(model: PathBuf) -> EngineConfig {
     EngineConfig {
-        training_device: crate::TrainingDevice::Cpu,
+        training: crate::Compute::default(),
         model,
         threads: 2,
         batch_max: 8,

@@ -23,7 +23,7 @@ pub(super) struct Pass<'a> {
     pub passes: &'a Passes,
     pub policies: &'a Policies,
     pub columns: &'a Columns<'a>,
-    /// States of the current adapter that predict the response tokens, with their graph, f32 [n, d].
+    /// States of the current adapter that predict the response tokens, a leaf, f32 [n, d].
     pub hidden_nd: Tensor,
 }
 
@@ -36,10 +36,11 @@ pub(super) fn accumulate_terms(
 ) -> Result<Tally, EngineError> {
     let mut tally = Tally::new(batch.bounds.device)?;
     passes.each_micro_batch_of_ours(batch, |columns, first| {
-        let hidden_nd = passes.hidden(Some(&policies.current), &columns.layout)?;
+        let (hidden_nd, way) = passes.forward(&policies.current, &columns.layout)?;
         let pass = Pass { passes, policies, columns, hidden_nd };
         let references = References::compute(&pass, plan, first)?;
         let logp_n = accumulate_micro_batch(&pass, plan, &references, &mut tally)?;
+        passes.back(way, &policies.current, &pass.hidden_nd)?;
         if let Some(start_n) = references.start.filter(|_| first) {
             tally.add(Sum::Drift, &start_n.f_to_kind(Kind::Double)?.f_sub(&logp_n)?)?;
             tally.add(Sum::Compared, &logp_n.f_ones_like()?)?;
@@ -49,8 +50,7 @@ pub(super) fn accumulate_terms(
     Ok(tally)
 }
 
-/// Adds the gradient of one micro-batch to what its hidden states were computed with. The log-probs of the response
-/// tokens on the way, f32 [n].
+/// Adds the gradient of one micro-batch to its hidden states. The log-probs of the response tokens on the way, f32 [n].
 pub(super) fn accumulate_micro_batch(
     pass: &Pass<'_>,
     plan: &Plan<'_>,
@@ -76,10 +76,11 @@ pub(super) fn accumulate_given(
 ) -> Result<(), EngineError> {
     passes.each_micro_batch_of_ours(batch, |columns, _| {
         let gradients_n = columns.tensor(gradients)?;
-        let hidden_nd = passes.hidden(Some(&policies.current), &columns.layout)?;
+        let (hidden_nd, way) = passes.forward(&policies.current, &columns.layout)?;
         passes.backward(&hidden_nd, columns, |chunk| {
             Ok(chunk.cut(&gradients_n)?.f_mul(&chunk.logp_c)?.f_sum(Kind::Float)?)
-        })
+        })?;
+        passes.back(way, &policies.current, &hidden_nd)
     })
 }
 

@@ -16,11 +16,6 @@ use crate::engine::ModelInfo;
 use crate::error::EngineError;
 use crate::sampler::stated_temperature;
 
-/// Positions of one forward and backward pass, and so of the longest time that serving waits for a core.
-/// It fills the matrix kernels of two cores: twice as many took no measurably less time and 0.9 GB more with
-/// the default model. One longer sample passes alone.
-const MICRO_BATCH_TOKENS_MAX: usize = 256;
-
 /// Positions of the first micro-batch: the trainer runs it twice, to compare with the start weights.
 const FIRST_TOKENS_MAX: usize = 128;
 
@@ -33,6 +28,8 @@ pub(super) struct Bounds {
     pub context: usize,
     /// Where the model computes.
     pub device: Device,
+    /// Positions of a micro-batch.
+    pub micro_batch_tokens: usize,
 }
 
 /// One sample and where its response tokens lie.
@@ -74,7 +71,7 @@ impl<'a> Batch<'a> {
         let mut rows = Vec::with_capacity(items.len());
         let mut response_tokens = 0;
         for (index, &sample) in items.iter().enumerate() {
-            check(sample, bounds).map_err(|problem| EngineError::Invalid(format!("items[{index}]: {problem}")))?;
+            check(sample, (bounds.vocabulary, bounds.context)).map_err(|problem| EngineError::Invalid(format!("items[{index}]: {problem}")))?;
             let end = response_tokens + sample.trajectory.mask.len();
             rows.push(Row { sample, item: index, column: response_tokens..end, start: 0, own: false });
             response_tokens = end;
@@ -106,7 +103,7 @@ impl<'a> Batch<'a> {
     /// Contiguous runs of rows within the token budget, in row order; the first is small.
     pub fn micro_batches(&self) -> Vec<&[Row<'a>]> {
         let mut runs = Vec::new();
-        let mut budget = FIRST_TOKENS_MAX;
+        let mut budget = FIRST_TOKENS_MAX.min(self.bounds.micro_batch_tokens);
         let mut rest = self.rows.as_slice();
         while let Some((first, others)) = rest.split_first() {
             let mut size = Size::of(first.prompt_and_response());
@@ -117,7 +114,7 @@ impl<'a> Batch<'a> {
             let (run, after) = rest.split_at(1 + others.iter().take_while(fits).count());
             runs.push(run);
             rest = after;
-            budget = MICRO_BATCH_TOKENS_MAX;
+            budget = self.bounds.micro_batch_tokens;
         }
         runs
     }
@@ -195,10 +192,10 @@ impl<'a> Batch<'a> {
 /// Would the trainer take the sample? The error says what is wrong with it.
 pub fn check_sample(sample: &Sample, info: &ModelInfo) -> Result<(), String> {
     let vocabulary = i64::try_from(info.vocabulary).unwrap_or(i64::MAX);
-    check(sample, Bounds { vocabulary, context: info.context_length, device: Device::Cpu })
+    check(sample, (vocabulary, info.context_length))
 }
 
-fn check(sample: &Sample, bounds: Bounds) -> Result<(), String> {
+fn check(sample: &Sample, (vocabulary, context): (i64, usize)) -> Result<(), String> {
     let trajectory = &sample.trajectory;
     let (length, response) = (trajectory.tokens.len(), trajectory.mask.len());
     if response == 0 || trajectory.prompt_length == 0 {
@@ -211,11 +208,11 @@ fn check(sample: &Sample, bounds: Bounds) -> Result<(), String> {
             trajectory.logprobs.len()
         ));
     }
-    if length > bounds.context {
-        return Err(format!("its {length} tokens exceed the context of {}", bounds.context));
+    if length > context {
+        return Err(format!("its {length} tokens exceed the context of {context}"));
     }
-    if let Some(token) = trajectory.tokens.iter().find(|&&token| i64::from(token) >= bounds.vocabulary) {
-        return Err(format!("token {token} is outside the vocabulary of {}", bounds.vocabulary));
+    if let Some(token) = trajectory.tokens.iter().find(|&&token| i64::from(token) >= vocabulary) {
+        return Err(format!("token {token} is outside the vocabulary of {vocabulary}"));
     }
     if trajectory.mask.iter().any(|&mask| mask > 1) || trajectory.logprobs.iter().any(|logprob| !logprob.is_finite()) {
         return Err("a mask is neither 0 nor 1 or a log-prob is not finite".to_owned());
@@ -224,7 +221,7 @@ fn check(sample: &Sample, bounds: Bounds) -> Result<(), String> {
     if [alternatives.ids.len(), alternatives.logprobs.len()] != [response * k; 2] {
         return Err(format!("its alternatives are not {k} for each of {response} tokens"));
     }
-    if alternatives.ids.iter().any(|&id| i64::from(id) >= bounds.vocabulary)
+    if alternatives.ids.iter().any(|&id| i64::from(id) >= vocabulary)
         || alternatives.logprobs.iter().any(|logprob| !logprob.is_finite())
     {
         return Err("an alternative is outside the vocabulary or its log-prob is not finite".to_owned());
@@ -239,6 +236,7 @@ fn check(sample: &Sample, bounds: Bounds) -> Result<(), String> {
 #[derive(Debug)]
 pub(super) struct Columns<'a> {
     pub rows: &'a [Row<'a>],
+    bounds: Bounds,
     pub layout: Layout,
     /// The response tokens, int64 [n].
     pub targets_n: Tensor,
@@ -253,7 +251,8 @@ pub(super) struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
-    pub fn new(rows: &'a [Row<'a>], device: Device) -> Result<Self, EngineError> {
+    pub fn new(rows: &'a [Row<'a>], bounds: Bounds) -> Result<Self, EngineError> {
+        let device = bounds.device;
         let sequences: Vec<_> = rows.iter().map(Row::prompt_and_response).collect();
         let (mut targets, mut temperature) = (Vec::new(), Vec::new());
         let (mut mask, mut own, mut logp_old) = (Vec::new(), Vec::new(), Vec::new());
@@ -266,6 +265,7 @@ impl<'a> Columns<'a> {
         }
         Ok(Self {
             rows,
+            bounds,
             layout: Layout::new(&sequences, device)?,
             targets_n: Tensor::f_from_slice(&targets)?.f_to_device(device)?,
             temperature_n: Tensor::f_from_slice(&temperature)?.f_to_device(device)?,
@@ -285,7 +285,7 @@ impl<'a> Columns<'a> {
                 size.take(*first, sequence);
                 size
             });
-            if larger.is_some_and(|size| !size.fits(MICRO_BATCH_TOKENS_MAX)) {
+            if larger.is_some_and(|size| !size.fits(self.bounds.micro_batch_tokens)) {
                 layouts.push(Layout::new(&std::mem::take(&mut run), self.device())?);
             }
             size = larger.filter(|_| !run.is_empty()).or_else(|| Some(Size::of(sequence)));
@@ -323,7 +323,7 @@ impl<'a> Columns<'a> {
 
     /// Where its tensors are.
     pub fn device(&self) -> Device {
-        self.targets_n.device()
+        self.bounds.device
     }
 
     /// Response tokens.
@@ -337,7 +337,7 @@ mod tests {
     use super::super::fixture::sample;
     use super::*;
 
-    const BOUNDS: Bounds = Bounds { vocabulary: 100, context: 1_000, device: Device::Cpu };
+    const BOUNDS: Bounds = Bounds { vocabulary: 100, context: 1_000, device: Device::Cpu, micro_batch_tokens: 256 };
 
     #[test]
     fn columns_survive_the_way_to_rows_and_back() {
@@ -364,7 +364,7 @@ mod tests {
         let sizes: Vec<usize> =
             runs.iter().map(|run| run.len() * run.last().expect("not empty").sample.trajectory.tokens.len()).collect();
         assert_eq!(runs.iter().map(|run| run.len()).sum::<usize>(), 41);
-        assert!(sizes.iter().filter(|&&size| size > MICRO_BATCH_TOKENS_MAX).count() == 1, "{sizes:?}");
+        assert!(sizes.iter().filter(|&&size| size > BOUNDS.micro_batch_tokens).count() == 1, "{sizes:?}");
         assert!(sizes[0] <= FIRST_TOKENS_MAX, "{sizes:?}");
     }
 
@@ -373,7 +373,7 @@ mod tests {
         let items = [sample(1, &[1, 2, 3], 2), sample(2, &[4, 5, 6, 7], 1)];
         let items: Vec<&Sample> = items.iter().collect();
         let batch = Batch::new(&items, BOUNDS).expect("valid");
-        let columns = Columns::new(&batch.rows, Device::Cpu).expect("columns");
+        let columns = Columns::new(&batch.rows, BOUNDS).expect("columns");
         let read = |tensor: &Tensor| Vec::<i64>::try_from(tensor).expect("i64");
         assert_eq!(read(&columns.layout.sequences.prefix_p), [0i64; 0]);
         assert_eq!(read(&columns.layout.sequences.rest_bs.flatten(0, 1)), [1, 2, 3, 0, 4, 5, 6, 7]);
@@ -390,7 +390,7 @@ mod tests {
         let items: Vec<&Sample> = items.iter().collect();
         let batch = Batch::new(&items, BOUNDS).expect("valid");
         assert_eq!(batch.micro_batches().len(), 1);
-        let layout = Columns::new(&batch.rows, Device::Cpu).expect("columns").layout;
+        let layout = Columns::new(&batch.rows, BOUNDS).expect("columns").layout;
         let read = |tensor: &Tensor| Vec::<i64>::try_from(tensor).expect("i64");
         assert_eq!(read(&layout.sequences.prefix_p), (10..19).collect::<Vec<i64>>());
         assert_eq!(read(&layout.sequences.rest_bs.flatten(0, 1)), [1, 2, 0, 3, 4, 5, 6, 4, 5]);
@@ -404,7 +404,7 @@ mod tests {
         let batch = Batch::new(&items, BOUNDS).expect("valid");
         let runs: Vec<usize> = batch.micro_batches().iter().map(|run| run.len()).collect();
         assert_eq!(runs, [20, 20], "2,048 keys are 20 rows of 100");
-        let layout = Columns::new(&batch.rows, Device::Cpu).expect("columns").layout;
+        let layout = Columns::new(&batch.rows, BOUNDS).expect("columns").layout;
         assert_eq!((layout.sequences.prefix_p.size(), layout.sequences.rest_bs.size()), (vec![99], vec![40, 1]));
     }
 

@@ -8,9 +8,9 @@ use tch::{Device, Tensor};
 use crate::error::EngineError;
 use crate::model::Sequences;
 
-/// Keys and values that the rows of one pass may attend to together: a shared beginning is computed once, but its keys
-/// and values are laid out for each row, in 90 MB at this number with the default model.
-const ATTENDED_TOKENS_MAX: usize = 2_048;
+/// Keys and values that the rows of one pass may attend to together, for each position of its budget: a shared beginning
+/// is computed once, but its keys and values are laid out for each row, in 90 MB at 256 positions with the default model.
+const ATTENDED_PER_POSITION: usize = 8;
 
 /// A shared beginning of fewer tokens is not worth the more operations.
 const PREFIX_TOKENS_MIN: usize = 8;
@@ -56,7 +56,7 @@ impl Size {
 
     pub fn fits(self, budget: usize) -> bool {
         let shared = self.shared();
-        shared + self.rows * (self.width - shared) <= budget && self.rows * self.width <= ATTENDED_TOKENS_MAX
+        shared + self.rows * (self.width - shared) <= budget && self.rows * self.width <= ATTENDED_PER_POSITION * budget
     }
 }
 

@@ -18,7 +18,7 @@ use super::layout::Layout;
 use crate::adapter::Lora;
 use crate::engine::ServingLoad;
 use crate::error::EngineError;
-use crate::model::Model;
+use crate::model::{Kept, Model};
 
 /// Response tokens whose logits exist at one time: 64 rows of a vocabulary of 49,152 are 12 MiB a copy.
 const LOGIT_ROWS_MAX: usize = 64;
@@ -33,6 +33,14 @@ pub(super) struct Passes {
     pub release: Option<ReleaseId>,
     /// Rank of this worker and how many there are.
     pub place: (usize, usize),
+}
+
+/// From hidden states back to the adapter that they were computed with.
+pub(super) enum Way {
+    /// Through what the forward pass left.
+    Graph(Tensor),
+    /// Block by block, computed again; the states of all positions have this size.
+    Recomputed { kept: Kept, size: Vec<i64>, positions_n: Tensor },
 }
 
 /// Response tokens that have logits together.
@@ -58,8 +66,12 @@ impl Passes {
     pub fn batch<'a>(&self, items: &[&'a Sample]) -> Result<Batch<'a>, EngineError> {
         self.begin()?;
         let config = self.model.config();
-        let device = self.model.device();
-        let bounds = Bounds { vocabulary: config.vocabulary, context: config.context_length, device };
+        let bounds = Bounds {
+            vocabulary: config.vocabulary,
+            context: config.context_length,
+            device: self.model.device(),
+            micro_batch_tokens: self.model.compute().micro_batch_tokens,
+        };
         Ok(Batch::new(items, bounds)?.mark_own(self.release.as_ref()))
     }
 
@@ -69,7 +81,7 @@ impl Passes {
         batch: &Batch<'_>,
         mut work: impl FnMut(&Columns<'_>) -> Result<(), EngineError>,
     ) -> Result<(), EngineError> {
-        batch.micro_batches().into_iter().try_for_each(|rows| self.micro_batch(rows, &mut work))
+        batch.micro_batches().into_iter().try_for_each(|rows| self.micro_batch(rows, batch.bounds, &mut work))
     }
 
     /// The same on the micro-batches that are this worker's, with whether it is the first of the batch.
@@ -81,18 +93,19 @@ impl Passes {
         let (rank, world) = self.place;
         let ours = batch.micro_batches().into_iter().enumerate().skip(rank).step_by(world.max(1));
         ours.into_iter().try_for_each(|(index, rows)| {
-            self.micro_batch(rows, &mut |columns: &Columns<'_>| work(columns, index == 0))
+            self.micro_batch(rows, batch.bounds, &mut |columns: &Columns<'_>| work(columns, index == 0))
         })
     }
 
     fn micro_batch(
         &self,
         rows: &[Row<'_>],
+        bounds: Bounds,
         work: &mut impl FnMut(&Columns<'_>) -> Result<(), EngineError>,
     ) -> Result<(), EngineError> {
         self.control.check()?;
         let begin = Instant::now();
-        work(&Columns::new(rows, self.model.device())?)?;
+        work(&Columns::new(rows, bounds)?)?;
         self.control.make_room(begin.elapsed(), || self.serving.active())
     }
 
@@ -101,7 +114,33 @@ impl Passes {
         Ok(self.model.hidden(&layout.sequences, adapter)?.f_index_select(0, &layout.positions_n)?)
     }
 
-    /// The same without a graph and after other prompts, one per item of the caller; none = their own.
+    /// The same as a leaf that gathers the gradient of a loss, and the way on from there.
+    pub fn forward(&self, adapter: &Lora, layout: &Layout) -> Result<(Tensor, Way), EngineError> {
+        let (hidden_nd, way) = if self.model.compute().gradient_checkpointing {
+            let (all_nd, kept) = self.model.hidden_kept(&layout.sequences, adapter)?;
+            let positions_n = layout.positions_n.shallow_clone();
+            let size = all_nd.size();
+            (all_nd.f_index_select(0, &positions_n)?, Way::Recomputed { kept, size, positions_n })
+        } else {
+            let hidden_nd = self.hidden(Some(adapter), layout)?;
+            (hidden_nd.shallow_clone(), Way::Graph(hidden_nd))
+        };
+        Ok((hidden_nd.f_detach()?.f_set_requires_grad(true)?, way))
+    }
+
+    /// Adds to the tensors of the adapter what `hidden_nd`, the leaf of `forward`, has gathered.
+    pub fn back(&self, way: Way, adapter: &Lora, hidden_nd: &Tensor) -> Result<(), EngineError> {
+        let gradient_nd = hidden_nd.f_grad()?;
+        match way {
+            Way::Graph(hidden_nd) => Ok(hidden_nd.f_mul(&gradient_nd)?.f_sum(Kind::Float)?.f_backward()?),
+            Way::Recomputed { kept, size, positions_n } => {
+                let none_nd = Tensor::f_zeros(size, (Kind::Float, self.model.device()))?;
+                self.model.backward(kept, adapter, &none_nd.f_index_add(0, &positions_n, &gradient_nd)?)
+            }
+        }
+    }
+
+    /// As `hidden`, without a graph and after other prompts, one per item of the caller; none = their own.
     pub fn hidden_after(
         &self,
         adapter: Option<&Lora>,
@@ -129,21 +168,18 @@ impl Passes {
         })
     }
 
-    /// Adds the gradient of one micro-batch to the tensors that `hidden_nd` was computed with. `loss` makes a scalar
-    /// of each chunk, in order, from its log-probs; a token's loss may need no other token.
+    /// Adds the gradient of one micro-batch to `hidden_nd`, a leaf. `loss` makes a scalar of each chunk, in order, from
+    /// its log-probs; a token's loss may need no other token. The head runs backward chunk by chunk, so that the logits
+    /// of one chunk exist at a time; the gradient of the leaf then goes through the layers once.
     pub fn backward(
         &self,
         hidden_nd: &Tensor,
         columns: &Columns<'_>,
         mut loss: impl FnMut(&Chunk) -> Result<Tensor, EngineError>,
     ) -> Result<(), EngineError> {
-        // The head runs backward chunk by chunk into a leaf, so that the logits of one chunk exist at a time.
-        // The gradient of the leaf then goes through the layers once.
-        let leaf_nd = hidden_nd.f_detach()?.f_set_requires_grad(true)?;
         for range in chunks(columns.len()) {
-            loss(&self.chunk(&leaf_nd, columns, range)?)?.f_backward()?;
+            loss(&self.chunk(hidden_nd, columns, range)?)?.f_backward()?;
         }
-        hidden_nd.f_mul(&leaf_nd.f_grad()?)?.f_sum(Kind::Float)?.f_backward()?;
         Ok(())
     }
 

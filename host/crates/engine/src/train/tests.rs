@@ -1,5 +1,6 @@
 //! The trainer as a whole, over a tiny random model.
 
+mod compute;
 mod distillation;
 mod golden;
 mod gradients;

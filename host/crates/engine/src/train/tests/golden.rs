@@ -149,10 +149,10 @@ fn every_objective_has_the_loss_and_the_gradient_that_pytorch_finds() {
     let v = golden["vocabulary"].as_i64().expect("v");
     let samples = golden_samples(&golden);
     let model = logits_model(v);
-    let bounds = Bounds { vocabulary: v, context: 64, device: Device::Cpu };
+    let bounds = Bounds { vocabulary: v, context: 64, device: Device::Cpu, micro_batch_tokens: 256 };
     let items = refs(&samples);
     let batch = Batch::new(&items, bounds).expect("valid");
-    let columns = Columns::new(&batch.rows, Device::Cpu).expect("columns");
+    let columns = Columns::new(&batch.rows, bounds).expect("columns");
     // Tokens of the file in row order, and their logits.
     let order: Vec<f32> = (0..batch.response_tokens).map(|token| token as f32).collect();
     let order: Vec<usize> = batch.to_rows(&order, "order").expect("fits").into_iter().map(|at| at as usize).collect();

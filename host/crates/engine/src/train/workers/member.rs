@@ -19,7 +19,7 @@ use super::call::{Call, Files};
 use super::link::{Link, SILENCE_MAX};
 use super::wire::{Kind, Wire};
 use crate::checkpoint::{Checkpoint, unsupported};
-use crate::device::TrainingDevice;
+use crate::compute::Compute;
 use crate::engine::ServingLoad;
 use crate::error::EngineError;
 use crate::model::Model;
@@ -40,8 +40,8 @@ pub(super) struct Instructions {
     pub world: usize,
     /// Threads of a pass; all ranks have as many, because sums depend on it.
     pub threads: i32,
-    /// Where it computes.
-    pub device: TrainingDevice,
+    /// How it computes.
+    pub compute: Compute,
     /// The base model, its SHA-256 and the tokens it may read at once.
     pub model: PathBuf,
     pub sha256: String,
@@ -68,7 +68,7 @@ pub fn work() -> Result<(), EngineError> {
     }
     let mut shape = checkpoint.config().clone();
     shape.context_length = shape.context_length.min(instructions.context);
-    join(&instructions, Arc::new(Model::load(&checkpoint, shape, instructions.device.ready()?)?))
+    join(&instructions, Arc::new(Model::load(&checkpoint, shape, instructions.compute)?))
 }
 
 /// The line on standard input.

@@ -22,6 +22,7 @@ use tch::Device;
 use super::control::TrainControl;
 use super::nccl::{self, Nccl};
 use super::reduce::Reduce;
+use crate::compute::Compute;
 use crate::device::TrainingDevice;
 use crate::engine::Engine;
 use crate::error::EngineError;
@@ -125,11 +126,13 @@ impl Workers {
     pub(super) fn join(&mut self, engine: &Engine, control: &TrainControl) -> Result<Reduce, EngineError> {
         let (info, threads) = (engine.info(), self.threads(engine.threads()));
         let (model, sha256, context) = (engine.model_path().to_owned(), info.sha256.clone(), info.context_length);
-        let device = match engine.model()?.device() {
+        let here = engine.model()?;
+        let device = match here.device() {
             Device::Cuda(index) => TrainingDevice::Cuda(index),
             _ => TrainingDevice::Cpu,
         };
-        self.join_with(|instructions| Instructions { model, sha256, context, threads, device, ..instructions }, control)
+        let compute = Compute { device, ..here.compute() };
+        self.join_with(|instructions| Instructions { model, sha256, context, threads, compute, ..instructions }, control)
     }
 
     /// The same with what `complete` makes of the instructions.
@@ -161,7 +164,7 @@ impl Workers {
             rank: 0,
             world: self.world,
             threads: 1,
-            device: TrainingDevice::Cpu,
+            compute: Compute::default(),
             model: PathBuf::new(),
             sha256: String::new(),
             context: 0,
@@ -175,13 +178,14 @@ impl Workers {
         // Whatever fails below ends the processes that were started before.
         let mut crew = Crew { link, group: None, children: Vec::new(), opened: 0 };
         for rank in 1..self.world {
-            let device = instructions.device.of_rank(rank);
-            crew.children.push(self.spawn(&Instructions { rank, device, ..instructions.clone() })?);
+            let device = instructions.compute.device.of_rank(rank);
+            let compute = Compute { device, ..instructions.compute };
+            crew.children.push(self.spawn(&Instructions { rank, compute, ..instructions.clone() })?);
         }
         let wires = accept(&listener, (&instructions, &mut crew.children), control)?;
         crew.link = Link::new((0, self.world), wires, SILENCE_MAX);
         if let Some(id) = group {
-            let device = instructions.device.ready()?;
+            let device = instructions.compute.device.ready()?;
             crew.link.announce(|| Call::Group { id: id.clone() }, &[])?;
             crew.group = Some(Arc::new(Mutex::new(Nccl::join(&id, (0, self.world), device)?)));
             crew.link.settle(0.0, control)?;
