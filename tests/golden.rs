@@ -41,7 +41,7 @@ fn engine() -> &'static Engine {
             tenants: 1,
             queue_max: QUEUE_MAX,
             lora: LoraConfig::default(),
-            training_device: reef_engine::TrainingDevice::Cpu,
+            training: reef_engine::Compute::default(),
             weights: ServedWeights::File,
             cache_bytes_max: 1 << 30,
         };

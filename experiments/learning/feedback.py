@@ -4,7 +4,7 @@ A report carries the score 1 or 0 and says in words what the answer should have 
 has only siblings that succeeded. An answer is right if its last word is: where hardly any is, as with the exact answer, no
 group has a success to learn from. The teacher is the model itself, and one this small does not understand the recipe's own
 template: `--teacher` measures how often it is right after that one and after `TEMPLATES`, which both arms use.
-    python experiments/learning/feedback.py [--steps 10] [--seeds 1,2,3]
+    python experiments/learning/feedback.py [--steps 16] [--seeds 1,2,3]
 """
 
 from __future__ import annotations
@@ -19,7 +19,11 @@ from tasks import ANSWER_TOKENS, Course, Task, share, sign_p
 GROUPS = 4
 ROLLOUTS = 4
 FAMILY = "first-word"
+# At 1 this model is right once in twenty times, and hardly any group has a success.
+TEMPERATURE = 0.5
 ARMS = {"with feedback": True, "scores alone": False}
+# With the default, 5e-4, answers of one form took over within sixteen steps in either arm.
+LEARNING_RATE = 1e-4
 TEMPLATES = {
     "solution_template": 'A right answer is "{solution}". Reply with exactly that.',
     "feedback_template": "{feedback} Reply with exactly that.",
@@ -33,7 +37,7 @@ def practise(scenario: Scenario, tasks: list[Task], seeds: list[int]) -> None:
 
     def one(item: tuple[Task, int]) -> None:
         task, seed = item
-        answer = scenario.ask(task.chat(), ANSWER_TOKENS, seed=seed)
+        answer = scenario.ask(task.chat(), ANSWER_TOKENS, seed=seed, temperature=TEMPERATURE)
         right = task.ends(answer.text)
         told = "" if right else f'The right answer is "{task.wanted}".'
         scenario.report(answer.receipt, score=float(right), metadata={"feedback": told})
@@ -43,7 +47,7 @@ def practise(scenario: Scenario, tasks: list[Task], seeds: list[int]) -> None:
 
 def run(arm: str, seed: int, steps: int) -> dict[str, object]:
     began, course = time.monotonic(), Course(FAMILY, seed)
-    config = {"groups_per_step": GROUPS, "rollouts_per_group": ROLLOUTS, "include_environment_feedback": ARMS[arm], "evaluate_tasks": 0, **TEMPLATES}
+    config = {"groups_per_step": GROUPS, "rollouts_per_group": ROLLOUTS, "include_environment_feedback": ARMS[arm], "evaluate_tasks": 0, "learning_rate": LEARNING_RATE, **TEMPLATES}
     with driver.server("sdpo", "feedback") as server:
         scenario, rows = server.scenario(f"feedback-{seed}", recipe_config=config), []
         before = course.measure(scenario, Task.ends)
@@ -76,14 +80,14 @@ def teacher() -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--steps", type=int, default=16)
     parser.add_argument("--seeds", type=driver.seeds, default="1,2,3")
     parser.add_argument("--fresh", action="store_true", help="forget the runs that are there")
     parser.add_argument("--teacher", action="store_true", help="measure what the teacher could teach, and nothing else")
     given = parser.parse_args()
     if given.teacher:
         return teacher()
-    facts = driver.conditions(family=FAMILY, groups=GROUPS, rollouts=ROLLOUTS, steps=given.steps, right="last word", templates=TEMPLATES)
+    facts = driver.conditions(family=FAMILY, groups=GROUPS, rollouts=ROLLOUTS, steps=given.steps, right="last word", temperature=TEMPERATURE, learning_rate=LEARNING_RATE, templates=TEMPLATES)
     result = driver.begin("feedback", facts, given.fresh)
     for seed in given.seeds:
         for arm in ARMS:

@@ -8,7 +8,7 @@ use reef::jobs::invariants::Invariants;
 use reef::jobs::trainer_thread::{Abort, Files, Start, StepTraining, TrainerThread};
 use reef_core::{RecordId, ReleaseId, Sample, Trajectory};
 use reef_engine::train::Trainer;
-use reef_engine::{Engine, EngineConfig, LoraConfig, ServedWeights, TrainingDevice};
+use reef_engine::{Engine, EngineConfig, LoraConfig, ServedWeights, Compute};
 use reef_sandbox::{Call, Context, Grants, PoolSample, Proposal, Recipe, Sandbox, SandboxConfig};
 use serde_json::json;
 
@@ -32,7 +32,7 @@ fn engine() -> Engine {
         tenants: 1,
         queue_max: 8,
         lora: LoraConfig::default(),
-        training_device: TrainingDevice::Cpu,
+        training: Compute::default(),
         weights: ServedWeights::File,
         cache_bytes_max: 1 << 30,
     };

@@ -1,12 +1,18 @@
 //! The real `reef serve` process, to be killed.
 
 use std::io::{BufRead, BufReader};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
 use reef::config::Config;
 
 use super::{Caller, model, reef};
+
+/// How long a killed server may take to be gone, and how often that is looked at.
+const GONE_MAX: Duration = Duration::from_secs(10);
+const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// A server in a process of its own; killed when dropped.
 pub struct ServerProcess {
@@ -64,9 +70,8 @@ impl ServerProcess {
     }
 
     /// SIGKILL: no chance to tidy up.
-    pub fn kill(mut self) {
-        self.child.kill().expect("killed");
-        self.child.wait().expect("gone");
+    pub fn kill(self) {
+        drop(self);
     }
 
     /// How it ended, if it has.
@@ -87,5 +92,11 @@ impl Drop for ServerProcess {
         // Already gone after `kill`.
         let _ = self.child.kill();
         let _ = self.child.wait();
+        // A program in its place that ran the server elsewhere is gone before it.
+        let address = self.url.trim_start_matches("http://");
+        let began = Instant::now();
+        while TcpStream::connect(address).is_ok() && began.elapsed() < GONE_MAX {
+            std::thread::sleep(LOOK_EVERY);
+        }
     }
 }

@@ -7,8 +7,10 @@
 mod ground;
 mod random;
 
+use std::sync::Arc;
 use std::time::Instant;
 
+use futures::future::join_all;
 use reef_core::{ScenarioName, Step, Surface, TenantId};
 use serde_json::{Value, json};
 
@@ -17,6 +19,8 @@ use crate::support::{Caller, Database, Home, ServerProcess, poll};
 
 /// Points that are tried where nobody asks for more, spread over all.
 const POINTS: usize = 6;
+/// Repetitions of one point that run side by side.
+const AT_ONCE: usize = 3;
 
 /// What a killed server has left behind.
 struct Left {
@@ -120,15 +124,11 @@ async fn every_point(database: Database, surface: Surface) {
         json!({ "database": database.name(), "surface": ground::shown(surface), "points": points.len(),
             "killed": 0, "seconds": 0, "at": {} })
     });
+    let (ground, expected) = (Arc::new(ground), Arc::new(expected));
     for at in points.iter().step_by(stride) {
         let done = found["at"][at]["repetitions"].as_u64().unwrap_or(0);
-        let (began, mut killed) = (Instant::now(), 0);
-        for _ in done..wanted {
-            let died = repetition(&ground, &expected, at).await;
-            // The log is folded by a clock, so that those points may not come.
-            assert!(died || at.starts_with("fold"), "{at} never came");
-            killed += u64::from(died);
-        }
+        let began = Instant::now();
+        let killed = repetitions((&ground, &expected), at, done..wanted).await;
         let row = &mut found["at"][at];
         ground::add(row, "repetitions", wanted.saturating_sub(done));
         ground::add(row, "killed", killed);
@@ -138,22 +138,46 @@ async fn every_point(database: Database, surface: Surface) {
     }
 }
 
-#[tokio::test]
+/// Repetitions of one point, some of them side by side; how many of the servers were killed there.
+async fn repetitions(
+    (ground, expected): (&Arc<Ground>, &Arc<Vec<Value>>),
+    at: &str,
+    numbers: std::ops::Range<u64>,
+) -> u64 {
+    let some = |first: usize| {
+        let (ground, expected, at) = (Arc::clone(ground), Arc::clone(expected), at.to_owned());
+        let own = numbers.clone().skip(first).step_by(AT_ONCE);
+        tokio::spawn(async move {
+            let mut killed = 0;
+            for _ in own {
+                let died = repetition(&ground, &expected, &at).await;
+                // The log is folded by a clock, so that those points may not come.
+                assert!(died || at.starts_with("fold"), "{at} never came");
+                killed += u64::from(died);
+            }
+            killed
+        })
+    };
+    let running: Vec<_> = (0..AT_ONCE).map(some).collect();
+    join_all(running).await.into_iter().map(|killed| killed.expect("as the ones before")).sum()
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn whatever_was_durable_when_it_was_killed_the_same_step_gives_the_same_release() {
     every_point(Database::Sqlite, Surface::Weights).await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn whatever_was_durable_in_postgres_the_same_step_gives_the_same_release() {
     every_point(Database::Postgres, Surface::Weights).await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_harness_step_that_was_killed_at_any_point_gives_the_same_release() {
     every_point(Database::Sqlite, Surface::Harness).await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_harness_step_that_was_killed_on_postgres_gives_the_same_release() {
     every_point(Database::Postgres, Surface::Harness).await;
 }

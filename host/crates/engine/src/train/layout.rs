@@ -8,8 +8,11 @@ use tch::{Device, Tensor};
 use crate::error::EngineError;
 use crate::model::Sequences;
 
-/// Keys and values that the rows of one pass may attend to together, for each position of its budget: a shared beginning
-/// is computed once, but its keys and values are laid out for each row, in 90 MB at 256 positions with the default model.
+/// Keys and values that the rows of one pass may attend to together: a shared beginning is computed once, but its keys
+/// and values are laid out for each row, in 90 MB at this number with the default model.
+const ATTENDED_TOKENS: usize = 2_048;
+
+/// The same where it is more: for each position of the budget.
 const ATTENDED_PER_POSITION: usize = 8;
 
 /// A shared beginning of fewer tokens is not worth the more operations.
@@ -56,7 +59,8 @@ impl Size {
 
     pub fn fits(self, budget: usize) -> bool {
         let shared = self.shared();
-        shared + self.rows * (self.width - shared) <= budget && self.rows * self.width <= ATTENDED_PER_POSITION * budget
+        let attended = ATTENDED_TOKENS.max(ATTENDED_PER_POSITION * budget);
+        shared + self.rows * (self.width - shared) <= budget && self.rows * self.width <= attended
     }
 }
 
