@@ -1,8 +1,9 @@
 """When has a person's taste been learned? openclaw-rl on sessions with a scripted person who rejects one style.
 
-The person asks for a word and accepts only the bare word; whatever is wrapped in a sentence is sent back. Nothing is
-reported: a scripted judge reads the person's next message, as a model would, and votes. The figure is the first session
-that ends three accepted ones in a row (published for GSM8K with Qwen3-4B: 14 of 72).
+The person wants an answer of at most three words, whatever it says, and sends longer ones back. Nothing is reported: a
+scripted judge reads the person's next message, as a model would, and votes. The figure is the first session that ends three
+accepted ones in a row (published for GSM8K with Qwen3-4B: 14 of 72); record-only tells what chance alone makes of it. The
+bare right word would be no style that this model has: it gives it once in thirty times, and never where tools are offered.
     python experiments/learning/style.py [--sessions 72] [--seeds 1,2,3]
 """
 
@@ -25,8 +26,9 @@ BATCH = 4
 IN_A_ROW = 3
 ARMS = ("openclaw-rl", "record-only")
 WELCOME = "Thanks, just how I like it."
-REFUSED = "Not like that. I want the bare word, without a sentence around it."
-HINT = "The person wants the bare word and nothing else: no sentence, no quotes, no full stop."
+REFUSED = "Not like that. I want a short answer, without a sentence around it."
+HINT = "The person wants an answer of one word, or of two or three, and never a sentence."
+WORDS_MAX = 3
 # openclaw-rl follows requests that offer tools.
 TOOLS = [{"type": "function", "function": {"name": "note", "parameters": {"type": "object", "properties": {}}}}]
 SHOWN = {"turns": "turns_learned_from", "hinted": "turns_hinted", "unplaced": "hints_unplaced", "score": "score_mean", "failed": "judge_requests_failed", "loss": "policy/loss"}
@@ -73,7 +75,7 @@ def session(scenario: Scenario, name: str, task: Task, seed: int) -> tuple[bool,
     """One question and what the person says to the answer; was it accepted?"""
     messages = task.chat()
     answer = scenario.ask(messages, ANSWER_TOKENS, seed=seed, tools=TOOLS, session=name)
-    accepted = task.exact(answer.text)
+    accepted = 0 < len(answer.text.split()) <= WORDS_MAX
     reply = [{"role": "assistant", "content": answer.text}, {"role": "user", "content": WELCOME if accepted else REFUSED}]
     scenario.ask(messages + reply, 1, seed=seed, tools=TOOLS, session=name)
     return accepted, answer.text
@@ -110,7 +112,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=driver.seeds, default="1,2,3")
     parser.add_argument("--fresh", action="store_true", help="forget the runs that are there")
     given = parser.parse_args()
-    facts = driver.conditions(family=FAMILY, batch=BATCH, sessions=given.sessions, published=14)
+    facts = driver.conditions(family=FAMILY, batch=BATCH, sessions=given.sessions, published=14, accepted=f"at most {WORDS_MAX} words")
     result = driver.begin("style", facts, given.fresh)
     for seed in given.seeds:
         for arm in ARMS:

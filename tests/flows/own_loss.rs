@@ -8,7 +8,7 @@ use reef::jobs::invariants::Invariants;
 use reef::jobs::trainer_thread::{Abort, Files, Start, StepTraining, TrainerThread};
 use reef_core::{RecordId, ReleaseId, Sample, Trajectory};
 use reef_engine::train::Trainer;
-use reef_engine::{Engine, EngineConfig, LoraConfig, ServedWeights, Compute};
+use reef_engine::{Compute, Engine, EngineConfig, LoraConfig, ServedWeights};
 use reef_sandbox::{Call, Context, Grants, PoolSample, Proposal, Recipe, Sandbox, SandboxConfig};
 use serde_json::json;
 

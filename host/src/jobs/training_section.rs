@@ -1,8 +1,8 @@
 //! The part of the configuration that says how steps train, and the workers that follow from it.
 //! `Config` holds it; the trainer's thread gets what it makes.
 
-use reef_engine::{Compute, Precision, TrainingDevice};
 use reef_engine::train::{Launch, Transport, WORKERS_MAX, Workers};
+use reef_engine::{Compute, Precision, TrainingDevice};
 use serde::{Deserialize, Serialize};
 
 use crate::error::StartError;

@@ -26,18 +26,11 @@ const FEEDBACK_ONLY_WITHOUT_SOLUTION: Key<bool> = Key::flag(
     true,
     "feedback is read only where no sibling has succeeded",
 );
-const SOLUTION_TEMPLATE: Key<&'static str> = Key::text(
-    "solution_template",
-    TEMPLATES[0],
-    "how a sibling that succeeded is told; {solution} is replaced",
-);
-const FEEDBACK_TEMPLATE: Key<&'static str> = Key::text(
-    "feedback_template",
-    TEMPLATES[1],
-    "how feedback is told; {feedback} is replaced",
-);
-const CLOSING_LINE: Key<&'static str> =
-    Key::text("closing_line", TEMPLATES[2], "what the teacher reads last");
+const SOLUTION_TEMPLATE: Key<&'static str> =
+    Key::text("solution_template", TEMPLATES[0], "how a sibling that succeeded is told; {solution} is replaced");
+const FEEDBACK_TEMPLATE: Key<&'static str> =
+    Key::text("feedback_template", TEMPLATES[1], "how feedback is told; {feedback} is replaced");
+const CLOSING_LINE: Key<&'static str> = Key::text("closing_line", TEMPLATES[2], "what the teacher reads last");
 const MAX_TEACHER_TOKENS: Key<u32> = Key::count(
     "max_teacher_tokens",
     18_432,

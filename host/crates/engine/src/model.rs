@@ -6,10 +6,12 @@
 //! `d` model width, `h` query heads, `g` key-value heads, `c` width of one head, `v` vocabulary.
 
 mod recompute;
+mod rope;
 
 use tch::{Device, Kind, Tensor};
 
 pub(crate) use self::recompute::Kept;
+use self::rope::{Rope, rope_tables};
 use crate::adapter::{LayerLora, Lora, Pair};
 use crate::checkpoint::Checkpoint;
 use crate::compute::Compute;
@@ -368,29 +370,6 @@ impl Spans {
         let rest = mixed(q_rest, &self.whole(k)?, &self.whole(v)?, self.sees_sk.as_ref())?;
         Ok(Tensor::f_cat(&[prefix, rest], 0)?)
     }
-}
-
-/// Rotation factors of some positions, `[positions, 1, c]`: broadcast over heads.
-#[derive(Debug)]
-pub(crate) struct Rope {
-    cos: Tensor,
-    sin: Tensor,
-}
-
-impl Rope {
-    /// Rotates `x`, `[.., heads, c]`, whose positions match `cos` and `sin`.
-    fn rotate(&self, x: &Tensor, head_width: i64) -> Result<Tensor, EngineError> {
-        let turned = x.f_roll([head_width / 2], [-1])?.f_mul(&self.sin)?;
-        Ok(turned.f_addcmul(x, &self.cos)?)
-    }
-}
-
-/// (cos, signed sin), each `[context_length, c]`; angles in f64.
-fn rope_tables(config: &ModelConfig) -> Result<(Tensor, Tensor), EngineError> {
-    let positions = Tensor::f_arange(config.context_length as i64, (Kind::Double, Device::Cpu))?;
-    let angles = positions.f_outer(&Tensor::f_from_slice(&config.rotations())?)?;
-    let (cos, sin) = (angles.f_cos()?.f_to_kind(Kind::Float)?, angles.f_sin()?.f_to_kind(Kind::Float)?);
-    Ok((Tensor::f_cat(&[&cos, &cos], 1)?, Tensor::f_cat(&[&sin.f_neg()?, &sin], 1)?))
 }
 
 /// x · Wᵀ of a frozen weight, f32 whatever the weight is. In f32 through oneDNN: libtorch's own choice is MKL, which is

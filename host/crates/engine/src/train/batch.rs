@@ -71,7 +71,8 @@ impl<'a> Batch<'a> {
         let mut rows = Vec::with_capacity(items.len());
         let mut response_tokens = 0;
         for (index, &sample) in items.iter().enumerate() {
-            check(sample, (bounds.vocabulary, bounds.context)).map_err(|problem| EngineError::Invalid(format!("items[{index}]: {problem}")))?;
+            check(sample, (bounds.vocabulary, bounds.context))
+                .map_err(|problem| EngineError::Invalid(format!("items[{index}]: {problem}")))?;
             let end = response_tokens + sample.trajectory.mask.len();
             rows.push(Row { sample, item: index, column: response_tokens..end, start: 0, own: false });
             response_tokens = end;

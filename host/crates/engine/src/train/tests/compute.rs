@@ -59,8 +59,9 @@ fn half_the_bits_give_nearly_the_same_gradient_and_log_probs() {
         let compute = Compute { precision, ..Compute::default() };
         Arc::new(Model::load(&checkpoint, checkpoint.config().clone(), compute).expect("its weights"))
     };
-    let samples: Vec<Sample> =
-        (1..5).map(|n| sample(i64::from(n), &(0..24).map(|t| (977 * n + 31 * t) % 40_000).collect::<Vec<u32>>(), 8)).collect();
+    let samples: Vec<Sample> = (1..5)
+        .map(|n| sample(i64::from(n), &(0..24).map(|t| (977 * n + 31 * t) % 40_000).collect::<Vec<u32>>(), 8))
+        .collect();
     let (whole, half) = (load(Precision::F32), load(Precision::Bf16));
     let logp = |model| trainer_over(model, None).forward(Policy::Current, &refs(&samples)).expect("log-probs");
     let apart = logp(&whole).iter().zip(logp(&half)).map(|(a, b)| f64::from((a - b).abs())).sum::<f64>();

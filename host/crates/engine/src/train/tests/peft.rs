@@ -24,7 +24,9 @@ fn find<'a>(files: &'a [(String, Vec<u8>)], name: &str) -> &'a [u8] {
 #[test]
 fn an_adapter_of_peft_speaks_here_as_it_does_there_and_is_written_as_it_was() {
     let checkpoint = Checkpoint::open(&golden("model")).expect("a model of transformers");
-    let model = Arc::new(Model::load(&checkpoint, checkpoint.config().clone(), crate::Compute::default()).expect("its weights"));
+    let model = Arc::new(
+        Model::load(&checkpoint, checkpoint.config().clone(), crate::Compute::default()).expect("its weights"),
+    );
     let read = |name: &str| (name.to_owned(), std::fs::read(golden("adapter").join(name)).expect("a file of peft"));
     let files = [CONFIG_FILE, WEIGHTS_FILE].map(read);
     let said = json(&std::fs::read(golden("logprobs.json")).expect("log-probs"));

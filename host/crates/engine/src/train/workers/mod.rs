@@ -132,7 +132,10 @@ impl Workers {
             _ => TrainingDevice::Cpu,
         };
         let compute = Compute { device, ..here.compute() };
-        self.join_with(|instructions| Instructions { model, sha256, context, threads, compute, ..instructions }, control)
+        self.join_with(
+            |instructions| Instructions { model, sha256, context, threads, compute, ..instructions },
+            control,
+        )
     }
 
     /// The same with what `complete` makes of the instructions.
