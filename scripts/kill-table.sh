@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Kills a real server at every point of a step where something becomes durable, so many times each, and so many times
 # while it records, on both databases. docs/faults.json keeps what came of it; a lost record or another release fails.
-# REEF_KILL_REPEATS (100) and REEF_KILL_ROUNDS (1000) set how often, REEF_KILL_AT_ONCE (6) how many servers live at once:
-# the full count takes hours. Servers are forked from a nest (tests/flows/kill/nest.c), which has libtorch loaded.
+# REEF_KILL_REPEATS (100) and REEF_KILL_ROUNDS (1000) set how often, REEF_KILL_AT_ONCE (6) how many of the six tests run
+# at once, up to three servers each: the full count takes hours. Servers are forked from a nest
+# (tests/flows/kill/nest.c), which has libtorch loaded.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export REEF_KILL_REPEATS="${REEF_KILL_REPEATS:-100}" REEF_KILL_ROUNDS="${REEF_KILL_ROUNDS:-1000}"

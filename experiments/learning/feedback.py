@@ -69,13 +69,8 @@ def teacher() -> None:
     with driver.server("record-only", "feedback-teacher") as server:
         scenario = server.scenario("teacher")
         for name, template in (("alone", ""), ("own", own), ("ours", ours)):
-
-            def right(task: Task, template: str = template) -> bool:
-                told = template.replace("{answer}", task.wanted)
-                messages = [*task.chat()[:-1], {"role": "user", "content": task.chat()[-1]["content"] + told}]
-                return task.ends(scenario.ask(messages, ANSWER_TOKENS, greedy=True, capture=False).text)
-
-            say(f"template {name}: {sum(each(right, Course(FAMILY, 1).test))} of 100")
+            right = Course(FAMILY, 1).measure(scenario, Task.ends, told=template)
+            say(f"template {name}: {sum(right)} of {len(right)}")
 
 
 def main() -> None:

@@ -59,13 +59,8 @@ def teacher() -> None:
         scenario = server.scenario("teacher")
         for family in FAMILIES:
             for name, template in (("alone", ""), ("own", own), ("ours", TEMPLATE)):
-
-                def right(task: Task, template: str = template) -> bool:
-                    told = template.replace("{demonstration}", task.wanted)
-                    messages = [*task.chat()[:-1], {"role": "user", "content": task.chat()[-1]["content"] + told}]
-                    return task.ends(scenario.ask(messages, ANSWER_TOKENS, greedy=True, capture=False).text)
-
-                say(f"{family}, template {name}: {sum(each(right, Course(family, 1).test))} of 100")
+                right = Course(family, 1).measure(scenario, Task.ends, told=template.replace("{demonstration}", "{answer}"))
+                say(f"{family}, template {name}: {sum(right)} of {len(right)}")
 
 
 def main() -> None:

@@ -105,9 +105,16 @@ class Course:
         """Seeds of sampling."""
         return [self.chance.getrandbits(62) for _ in range(count)]
 
-    def measure(self, scenario: Scenario, right: Callable[[Task, str], bool] = Task.exact) -> list[bool]:
-        """Which test tasks the head answers right, greedily; nothing of it is learned from."""
-        return each(lambda task: right(task, scenario.ask(task.chat(), ANSWER_TOKENS, greedy=True, capture=False).text), self.test)
+    def measure(self, scenario: Scenario, right: Callable[[Task, str], bool] = Task.exact, told: str = "") -> list[bool]:
+        """Which test tasks the head answers right, greedily; nothing of it is learned from. `told` stands behind each task,
+        with the right answer in the place of {answer}: what a model that reads it could teach."""
+
+        def hit(task: Task) -> bool:
+            *before, last = task.chat()
+            messages = [*before, {**last, "content": last["content"] + told.replace("{answer}", task.wanted)}]
+            return right(task, scenario.ask(messages, ANSWER_TOKENS, greedy=True, capture=False).text)
+
+        return each(hit, self.test)
 
 
 def wilson(hits: float, count: int) -> tuple[float, float]:

@@ -70,8 +70,9 @@ impl ServerProcess {
     }
 
     /// SIGKILL: no chance to tidy up.
-    pub fn kill(self) {
-        drop(self);
+    pub fn kill(mut self) {
+        self.child.kill().expect("killed");
+        self.child.wait().expect("gone");
     }
 
     /// How it ended, if it has.

@@ -1,5 +1,5 @@
 //! Where training computes: the processor, or a GPU of NVIDIA.
-//! The engine asks it when it reads the f32 weights. Reef links libtorch's part for the processor only; the part for
+//! The engine asks it when it reads the weights that train. Reef links libtorch's part for the processor only; the part for
 //! CUDA is a library beside it, which is loaded when it is asked for and registers itself. Serving computes on the
 //! processor in any case.
 #![expect(unsafe_code, reason = "a library registers itself by being loaded, which tch has no call for")]

@@ -1,5 +1,5 @@
 //! A checkpoint becomes the network that serves: weights as the file has them, or in fewer bits.
-//! `Engine::load` calls it once; `reef_cpu` runs it. The trainer's f32 weights are the values of the same file.
+//! `Engine::load` calls it once; `reef_cpu` runs it. The weights that train are the values of the same file.
 
 use reef_cpu::{Block, Linear, Matrix, Network, NetworkConfig, Rows};
 use serde::{Deserialize, Serialize};
